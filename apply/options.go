@@ -1,0 +1,158 @@
+package apply
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"pgapply/internal/lsn"
+)
+
+// Options say what to replicate and how. The zero value of a field is not its
+// default: start from DefaultOptions.
+type Options struct {
+	// Name of the subscription. Origins, state rows and, unless Slot says
+	// otherwise, the slot carry it. One to 40 of [a-z0-9_].
+	Name string
+	// Source and Target are libpq connection URIs or keyword strings.
+	Source, Target string
+	// SourcePassfile and TargetPassfile name a password file for one end, each
+	// in the format of ~/.pgpass; empty means the usual one.
+	SourcePassfile, TargetPassfile string
+
+	// Publications on the publisher, at least one.
+	Publications []string
+	// Slot on the publisher; empty means Name.
+	Slot string
+	// CreateSlot makes the slot at the first start. Without it an existing one
+	// is adopted at its confirmed position.
+	CreateSlot bool
+	// CopyData is not there yet: only false is accepted.
+	CopyData bool
+	// Streaming of transactions in progress: "off", "on" or "parallel". What the
+	// publisher's major does not know is lowered to what it does.
+	Streaming string
+	// Binary asks for values in binary form.
+	Binary bool
+	// Origin is "any", or "none" for changes that have no replication origin.
+	Origin string
+	// Failover makes the slot one that standbys of the publisher keep (17 and later).
+	Failover bool
+
+	// SynchronousCommit of the apply sessions, any value of the setting.
+	SynchronousCommit string
+	// OnError is what follows an apply error: "retry", "pause" or "stop".
+	OnError string
+	// Wait for a held origin or slot instead of giving up.
+	Wait bool
+	// EndLSN, when set, ends the run once everything that committed before it is
+	// applied and acknowledged. EndAtCurrent takes the publisher's position at the start.
+	EndLSN       lsn.LSN
+	EndAtCurrent bool
+
+	// MaxGroup limits how many transactions share a target transaction while behind.
+	MaxGroup GroupLimits
+	// MemoryLimit bounds the changes held in memory, in bytes.
+	MemoryLimit int64
+	// SpoolDir holds what does not fit, at most SpoolLimit bytes of it.
+	SpoolDir   string
+	SpoolLimit int64
+
+	// Log receives what happens; nil logs nothing.
+	Log *zap.Logger
+}
+
+// GroupLimits end a group of transactions that share one target transaction.
+type GroupLimits struct {
+	Transactions int
+	Rows         int
+	Bytes        int64
+	// Age is the longest time that a group may hold its row locks.
+	Age time.Duration
+}
+
+// DefaultOptions are the defaults of `pgapply run`; where the native subscription
+// has the option, the default is its own.
+func DefaultOptions() Options {
+	return Options{
+		Name:              "pgapply",
+		CreateSlot:        true,
+		Streaming:         "parallel",
+		Origin:            "any",
+		SynchronousCommit: "off",
+		OnError:           "retry",
+		Wait:              true,
+		MaxGroup:          GroupLimits{Transactions: 1000, Rows: 10_000, Bytes: 8 << 20, Age: time.Second},
+		MemoryLimit:       128 << 20,
+		SpoolLimit:        16 << 30,
+		Log:               zap.NewNop(),
+	}
+}
+
+var (
+	nameForm = regexp.MustCompile(`^[a-z0-9_]{1,40}$`)
+	slotForm = regexp.MustCompile(`^[a-z0-9_]{1,63}$`)
+)
+
+// Validate reports everything that is wrong with the options, in one error of
+// class Configuration.
+func (o *Options) Validate() error {
+	var faults []error
+	fault := func(format string, arguments ...any) { faults = append(faults, fmt.Errorf(format, arguments...)) }
+	oneOf := func(flag, value string, allowed ...string) {
+		if !slices.Contains(allowed, value) {
+			fault("--%s %q is not one of %q", flag, value, allowed)
+		}
+	}
+	if !nameForm.MatchString(o.Name) {
+		fault("--name %q must be one to 40 of the characters a-z, 0-9 and _", o.Name)
+	}
+	if o.Slot != "" && !slotForm.MatchString(o.Slot) {
+		fault("--slot %q must be one to 63 of the characters a-z, 0-9 and _", o.Slot)
+	}
+	if o.Source == "" {
+		fault("no publisher given: set --source or PGAPPLY_SOURCE to its connection URI")
+	}
+	if o.Target == "" {
+		fault("no target given: set --target or PGAPPLY_TARGET to its connection URI")
+	}
+	if len(o.Publications) == 0 {
+		fault("no publication given: set --publication, once for each publication to receive")
+	}
+	if o.CopyData {
+		fault("--copy-data=true is not there yet: load the tables yourself and give --copy-data=false")
+	}
+	oneOf("streaming", o.Streaming, "off", "on", "parallel")
+	oneOf("origin", o.Origin, "any", "none")
+	oneOf("on-error", o.OnError, "retry", "pause", "stop")
+	oneOf("synchronous-commit", o.SynchronousCommit, "off", "local", "remote_write", "on", "remote_apply")
+	for flag, value := range map[string]int64{
+		"max-group-transactions": int64(o.MaxGroup.Transactions),
+		"max-group-rows":         int64(o.MaxGroup.Rows),
+		"max-group-bytes":        o.MaxGroup.Bytes,
+		"max-group-age":          int64(o.MaxGroup.Age),
+	} {
+		if value < 1 {
+			fault("--%s must be at least 1", flag)
+		}
+	}
+	if o.MemoryLimit < 1<<20 {
+		fault("--memory-limit must be at least 1MiB")
+	}
+	if len(faults) == 0 {
+		return nil
+	}
+	return &Error{Class: Configuration, Err: errors.Join(faults...)}
+}
+
+// SlotName is the slot to use: Slot, or Name where that is empty.
+func (o *Options) SlotName() string {
+	if o.Slot != "" {
+		return o.Slot
+	}
+	return o.Name
+}
