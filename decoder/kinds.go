@@ -74,7 +74,7 @@ func (t Type) String() string {
 	case TypeStreamPrepare:
 		return "STREAM PREPARE"
 	}
-	return "unknown (" + strconv.QuoteRuneToASCII(rune(t)) + ")"
+	return strconv.QuoteRuneToASCII(rune(t))
 }
 
 // ReplicaIdentity is pg_class.relreplident: which columns an old tuple holds.
