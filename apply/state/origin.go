@@ -1,0 +1,46 @@
+package state
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Origin is a replication origin that was made for the subscription. The resume
+// point is the maximum over all of them, and only cleanup takes one away.
+type Origin struct {
+	Name string
+	// ID is its pg_replication_origin.roident; 0 while it is not known to exist.
+	ID     uint32
+	Worker int
+}
+
+// RegisterOrigin records an origin: with ID 0 before it is created, so that
+// none is ever left that the state does not name, and with its ID afterwards.
+// An ID, once recorded, is not taken back by 0.
+func (s *Store) RegisterOrigin(ctx context.Context, origin Origin) error {
+	doing := fmt.Sprintf("register replication origin %q", origin.Name)
+	touched, err := s.exec(ctx, doing, `
+		INSERT INTO pgapply.origin AS o (subscription, origin_name, roident, worker)
+		VALUES ($1, $2, nullif($3::int8, 0)::oid, $4)
+		ON CONFLICT (origin_name) DO UPDATE SET roident = coalesce(EXCLUDED.roident, o.roident), worker = EXCLUDED.worker
+		WHERE o.subscription = EXCLUDED.subscription`, origin.Name, int64(origin.ID), origin.Worker)
+	if err == nil && touched == 0 {
+		return fmt.Errorf("%s: it belongs to another subscription", doing)
+	}
+	return err
+}
+
+// Origins lists the origins of the subscription in the order of their workers.
+func (s *Store) Origins(ctx context.Context) ([]Origin, error) {
+	return rows(ctx, s, "list the replication origins", pgx.RowToStructByPos[Origin],
+		`SELECT origin_name, coalesce(roident, 0::oid), worker FROM pgapply.origin WHERE subscription = $1 ORDER BY worker, origin_name`)
+}
+
+// ForgetOrigin takes an origin off the list, after it was dropped.
+func (s *Store) ForgetOrigin(ctx context.Context, name string) error {
+	_, err := s.exec(ctx, fmt.Sprintf("forget replication origin %q", name),
+		`DELETE FROM pgapply.origin WHERE subscription = $1 AND origin_name = $2`, name)
+	return err
+}

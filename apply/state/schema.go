@@ -1,0 +1,210 @@
+package state
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// migrations[n] brings the schema from version n to n+1. A published entry
+// never changes; what has to change gets an entry of its own.
+//
+// There are no foreign keys: roles that apply changes often run with
+// session_replication_role=replica by default, which turns them off.
+func migrations() []string {
+	return []string{version1}
+}
+
+// Version is the version of the schema that this program reads and writes.
+func Version() int { return len(migrations()) }
+
+const version1 = `
+CREATE TABLE pgapply.version (
+	version     int4 NOT NULL,
+	migrated_at timestamptz NOT NULL
+);
+CREATE UNIQUE INDEX version_has_one_row ON pgapply.version ((true));
+
+CREATE TABLE pgapply.subscription (
+	name                text PRIMARY KEY,
+	enabled             bool NOT NULL DEFAULT true,
+	source_system_id    text NOT NULL,
+	source_timeline     int4 NOT NULL,
+	source_database     text NOT NULL,
+	target_system_id    text NOT NULL,
+	target_database_oid oid NOT NULL,
+	slot_name           text NOT NULL,
+	slot_state          text NOT NULL CHECK (slot_state IN ('creating', 'created', 'adopted')),
+	consistent_point    pg_lsn,
+	publications        text[] NOT NULL,
+	ack_lsn             pg_lsn,
+	epoch               int8 NOT NULL DEFAULT 0,
+	settings            jsonb NOT NULL DEFAULT '{}',
+	last_error          text,
+	last_error_hint     text,
+	last_error_at       timestamptz,
+	created_at          timestamptz NOT NULL DEFAULT pg_catalog.now(),
+	updated_at          timestamptz NOT NULL DEFAULT pg_catalog.now(),
+	CHECK ((slot_state = 'creating') = (consistent_point IS NULL))
+);
+
+CREATE TABLE pgapply.subscription_table (
+	subscription text NOT NULL,
+	schema_name  text NOT NULL,
+	table_name   text NOT NULL,
+	state        "char" NOT NULL CHECK (state IN ('i', 'd', 'f', 's', 'r')),
+	state_lsn    pg_lsn,
+	rows_copied  int8 NOT NULL DEFAULT 0,
+	bytes_copied int8 NOT NULL DEFAULT 0,
+	last_error   text,
+	PRIMARY KEY (subscription, schema_name, table_name)
+);
+
+CREATE TABLE pgapply.origin (
+	subscription text NOT NULL,
+	origin_name  text NOT NULL UNIQUE,
+	roident      oid,
+	worker       int4 NOT NULL,
+	PRIMARY KEY (subscription, origin_name)
+);
+
+CREATE TABLE pgapply.runner (
+	subscription    text PRIMARY KEY,
+	pid             int4 NOT NULL,
+	host            text NOT NULL,
+	version         text NOT NULL,
+	started_at      timestamptz NOT NULL,
+	heartbeat       timestamptz NOT NULL,
+	last_error      text,
+	last_error_hint text,
+	status          jsonb
+);
+`
+
+// migrationLock serialises those who create, migrate or drop the schema. The
+// schema's OID cannot serve, since it may not exist yet: the letters "pgapply".
+const migrationLock = int64(0x0070676170706c79)
+
+// migrate brings the schema to the last of the given steps, in one transaction,
+// and creates it where it is missing. It is safe to be called by several
+// sessions at once.
+func migrate(ctx context.Context, conn *pgx.Conn, steps []string) error {
+	have, err := installedVersion(ctx, conn)
+	if err == nil && have == len(steps) {
+		return nil
+	}
+	if err != nil && !errors.Is(err, ErrNoSchema) {
+		return err
+	}
+	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `SELECT pg_catalog.pg_advisory_xact_lock($1)`, migrationLock); err != nil {
+			return fmt.Errorf("wait for others who set up schema pgapply: %w", err)
+		}
+		// Again, now that nobody else can change it.
+		have, err := installedVersion(ctx, tx)
+		switch {
+		case errors.Is(err, ErrNoSchema):
+			have = 0
+		case err != nil:
+			return err
+		case have > len(steps):
+			return &VersionError{Have: have, Want: len(steps)}
+		}
+		if have == len(steps) {
+			return nil
+		}
+		if err := createSchema(ctx, tx); err != nil {
+			return err
+		}
+		for n := have; n < len(steps); n++ {
+			if _, err := tx.Exec(ctx, steps[n], pgx.QueryExecModeSimpleProtocol); err != nil {
+				return fmt.Errorf("bring schema pgapply to version %d: %w", n+1, err)
+			}
+		}
+		_, err = tx.Exec(ctx, `INSERT INTO pgapply.version AS v (version, migrated_at) VALUES ($1, pg_catalog.now())
+			ON CONFLICT ((true)) DO UPDATE SET version = EXCLUDED.version, migrated_at = EXCLUDED.migrated_at`, len(steps))
+		if err != nil {
+			return fmt.Errorf("record version %d of schema pgapply: %w", len(steps), err)
+		}
+		return nil
+	})
+}
+
+// createSchema asks first: CREATE SCHEMA IF NOT EXISTS wants the privilege to
+// create even where an administrator has made the schema ahead of time.
+func createSchema(ctx context.Context, tx pgx.Tx) error {
+	oid, err := schemaOID(ctx, tx)
+	if err != nil || oid != 0 {
+		return err
+	}
+	if _, err := tx.Exec(ctx, `CREATE SCHEMA pgapply`); err != nil {
+		return fmt.Errorf("create schema pgapply: %w", err)
+	}
+	return nil
+}
+
+// querier is what a connection and a transaction have in common.
+type querier interface {
+	QueryRow(ctx context.Context, sql string, arguments ...any) pgx.Row
+}
+
+// schemaOID is 0 where the schema does not exist.
+func schemaOID(ctx context.Context, q querier) (oid uint32, err error) {
+	err = q.QueryRow(ctx, `SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = 'pgapply'`).Scan(&oid)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return 0, fmt.Errorf("look for schema pgapply: %w", err)
+	}
+	return oid, nil
+}
+
+// installedVersion returns ErrNoSchema where there is none.
+func installedVersion(ctx context.Context, q querier) (version int, err error) {
+	var exists bool
+	err = q.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_catalog.pg_class
+		WHERE relname = 'version' AND relnamespace = (SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = 'pgapply'))`).Scan(&exists)
+	if err != nil {
+		return 0, fmt.Errorf("look for schema pgapply: %w", err)
+	}
+	if !exists {
+		return 0, ErrNoSchema
+	}
+	if err := checkOwners(ctx, q); err != nil {
+		return 0, err
+	}
+	err = q.QueryRow(ctx, `SELECT version FROM pgapply.version`).Scan(&version)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return 0, errors.New("table pgapply.version on the target is empty: restore its row or drop schema pgapply")
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read the version of schema pgapply: %w", err)
+	}
+	return version, nil
+}
+
+// checkOwners refuses a schema that somebody with fewer rights has prepared for
+// us. Trusted are roles that may act as ours anyway (administrators among them)
+// and, unless we are a superuser, the owner of the database.
+func checkOwners(ctx context.Context, q querier) error {
+	var object, owner, role string
+	err := q.QueryRow(ctx, `
+		SELECT o.object, pg_catalog.pg_get_userbyid(o.owner), current_user
+		FROM (SELECT 'schema pgapply', nspowner FROM pg_catalog.pg_namespace WHERE nspname = 'pgapply'
+		      UNION ALL
+		      SELECT 'relation pgapply.' || relname, relowner FROM pg_catalog.pg_class
+		      WHERE relnamespace = (SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = 'pgapply')
+		        AND relkind <> 't') AS o (object, owner),
+		     pg_catalog.pg_database d, pg_catalog.pg_roles me
+		WHERE d.datname = pg_catalog.current_database() AND me.rolname = current_user
+		  AND NOT pg_catalog.pg_has_role(o.owner, me.oid, 'MEMBER')
+		  AND (me.rolsuper OR o.owner <> d.datdba)
+		ORDER BY o.object DESC LIMIT 1`).Scan(&object, &owner, &role)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil
+	case err != nil:
+		return fmt.Errorf("look at the owner of schema pgapply: %w", err)
+	}
+	return &OwnerError{Object: object, Owner: owner, Role: role}
+}

@@ -1,0 +1,149 @@
+package state
+
+import (
+	"time"
+
+	"pgapply/internal/lsn"
+)
+
+// Phase is what a runner is doing.
+type Phase string
+
+// The phases of a runner.
+const (
+	// Starting: connecting, checking, creating what is missing.
+	Starting Phase = "starting"
+	// Waiting: another runner, or somebody else, holds lock, origin or slot.
+	Waiting Phase = "waiting"
+	// Streaming: receiving and applying.
+	Streaming Phase = "streaming"
+	// Retrying: an error occurred; the next attempt follows by itself.
+	Retrying Phase = "retrying"
+	// Paused: an error, or a person, has paused the subscription.
+	Paused Phase = "paused"
+	// Stopped: ended, or about to.
+	Stopped Phase = "stopped"
+)
+
+// Status is a snapshot of one subscription as its runner sees it. It is what
+// the runner row holds, what the HTTP server serves and what `status` shows.
+// The JSON names are stable: fields are added, never renamed.
+type Status struct {
+	Subscription string `json:"subscription"`
+	Phase        Phase  `json:"state"`
+	// Since is when Phase began; UpdatedAt is when the snapshot was taken. Both
+	// by the runner's clock.
+	Since     time.Time `json:"state_since"`
+	UpdatedAt time.Time `json:"updated_at"`
+	// WaitingFor says what a runner in phase Waiting waits for.
+	WaitingFor string `json:"waiting_for,omitempty"`
+
+	Publisher Publisher     `json:"publisher"`
+	Stream    StreamOptions `json:"stream"`
+
+	// Positions in the publisher's WAL: the end of what was read from the socket,
+	// of what is committed on the target, of what is durable there, and what the
+	// publisher was told.
+	Received     Position `json:"received_lsn"`
+	Applied      Position `json:"applied_lsn"`
+	Flushed      Position `json:"flushed_lsn"`
+	Acknowledged Position `json:"acknowledged_lsn"`
+	// LagBytes is how much WAL was received and is not applied. LagSeconds is the
+	// age of the last applied transaction while something is not applied, else 0.
+	LagBytes   int64   `json:"lag_bytes"`
+	LagSeconds float64 `json:"lag_seconds"`
+	// LastCommitTime is when the last applied transaction committed on the
+	// publisher, by its clock.
+	LastCommitTime *time.Time `json:"last_commit_time,omitempty"`
+
+	// Counters since the runner started.
+	Transactions int64  `json:"transactions"`
+	Groups       int64  `json:"groups"`
+	Rows         Rows   `json:"rows"`
+	Misses       Misses `json:"misses"`
+	Retries      int64  `json:"retries"`
+
+	MemoryBytes int64 `json:"memory_bytes"`
+	MemoryLimit int64 `json:"memory_limit_bytes"`
+	SpoolBytes  int64 `json:"spool_bytes"`
+	SpoolLimit  int64 `json:"spool_limit_bytes"`
+	OpenStreams int   `json:"open_streams"`
+
+	LastError     string     `json:"last_error,omitempty"`
+	LastErrorHint string     `json:"last_error_hint,omitempty"`
+	LastErrorAt   *time.Time `json:"last_error_at,omitempty"`
+
+	// Tables counts the subscription's tables by the letter of their state.
+	Tables map[string]int `json:"tables"`
+}
+
+// Publisher is the server that the changes come from.
+type Publisher struct {
+	// Version is server_version_num, such as 180004.
+	Version  int    `json:"server_version"`
+	SystemID string `json:"system_id"`
+	Timeline int32  `json:"timeline"`
+	Database string `json:"database"`
+}
+
+// StreamOptions are what the stream was really started with, after lowering to
+// what the publisher's major knows.
+type StreamOptions struct {
+	Slot         string   `json:"slot"`
+	Publications []string `json:"publications"`
+	Protocol     int      `json:"protocol"`
+	Streaming    string   `json:"streaming"`
+	TwoPhase     bool     `json:"two_phase"`
+	Binary       bool     `json:"binary"`
+	Origin       string   `json:"origin"`
+}
+
+// Rows counts changes that were applied and committed.
+type Rows struct {
+	Inserted  int64 `json:"inserted"`
+	Updated   int64 `json:"updated"`
+	Deleted   int64 `json:"deleted"`
+	Truncated int64 `json:"truncated"`
+}
+
+// Misses counts changes whose row was not found on the target.
+type Misses struct {
+	Update int64 `json:"update_missing"`
+	Delete int64 `json:"delete_missing"`
+}
+
+// SetLag computes both lags from Received, Applied and LastCommitTime.
+func (s *Status) SetLag(now time.Time) {
+	s.LagBytes, s.LagSeconds = 0, 0
+	if s.Received <= s.Applied {
+		return
+	}
+	s.LagBytes = int64(s.Received - s.Applied) //nolint:gosec // a WAL does not reach 2^63 bytes
+	if s.LastCommitTime != nil {
+		s.LagSeconds = max(0, now.Sub(*s.LastCommitTime).Seconds())
+	}
+}
+
+// CountTables counts tables by the letter of their state, for Status.Tables.
+func CountTables(tables []Table) map[string]int {
+	counts := make(map[string]int)
+	for _, table := range tables {
+		counts[string(rune(table.State))]++
+	}
+	return counts
+}
+
+// Position is an LSN whose JSON is the text that PostgreSQL prints.
+type Position lsn.LSN
+
+func (p Position) String() string { return lsn.LSN(p).String() }
+
+// MarshalText implements encoding.TextMarshaler.
+func (p Position) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (p *Position) UnmarshalText(text []byte) error {
+	position, err := lsn.Parse(string(text))
+	*p = Position(position)
+	return err
+}

@@ -1,0 +1,37 @@
+package state
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Target says which server and database a session is connected to.
+type Target struct {
+	SystemID    string
+	Database    string
+	DatabaseOID uint32
+	// Version is server_version_num.
+	Version    int
+	InRecovery bool
+	// Role is the role that acts, which SET ROLE may have changed.
+	Role      string
+	Superuser bool
+}
+
+// ReadTarget asks the server at the other end of conn.
+func ReadTarget(ctx context.Context, conn *pgx.Conn) (Target, error) {
+	var target Target
+	err := conn.QueryRow(ctx, `
+		SELECT (SELECT system_identifier::text FROM pg_catalog.pg_control_system()),
+		       d.datname, d.oid, pg_catalog.current_setting('server_version_num')::int4, pg_catalog.pg_is_in_recovery(),
+		       r.rolname, r.rolsuper
+		FROM pg_catalog.pg_database d, pg_catalog.pg_roles r
+		WHERE d.datname = pg_catalog.current_database() AND r.rolname = current_user`).
+		Scan(&target.SystemID, &target.Database, &target.DatabaseOID, &target.Version, &target.InRecovery, &target.Role, &target.Superuser)
+	if err != nil {
+		return target, fmt.Errorf("identify the target: %w", err)
+	}
+	return target, nil
+}
