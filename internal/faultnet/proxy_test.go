@@ -1,0 +1,266 @@
+package faultnet
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func startProxy(t *testing.T, b *backend) *Proxy {
+	p, err := Listen(b.listener.Addr().String())
+	require.NoError(t, err)
+	t.Cleanup(p.Close)
+	return p
+}
+
+func dial(t *testing.T, p *Proxy, options string) (*pgconn.PgConn, error) {
+	conn, err := pgconn.Connect(t.Context(), fmt.Sprintf("postgres://u@%s/d?%s", p.Addr(), options))
+	if err == nil {
+		t.Cleanup(func() {
+			conn.Close(context.Background())
+			<-conn.CleanupDone()
+		})
+	}
+	return conn, err
+}
+
+func connect(t *testing.T, p *Proxy) *pgconn.PgConn {
+	conn, err := dial(t, p, "sslmode=disable")
+	require.NoError(t, err)
+	return conn
+}
+
+// The three ways in which a client sends statements; each returns the first error.
+var ways = map[string]func(t *testing.T, conn *pgconn.PgConn, statements ...string) error{
+	"simple": func(t *testing.T, conn *pgconn.PgConn, statements ...string) error {
+		return conn.Exec(t.Context(), strings.Join(statements, "; ")).Close()
+	},
+	"extended": func(t *testing.T, conn *pgconn.PgConn, statements ...string) error {
+		for _, sql := range statements {
+			if _, err := conn.ExecParams(t.Context(), sql, nil, nil, nil, nil).Close(); err != nil {
+				return err
+			}
+		}
+		return nil
+	},
+	"pipeline of prepared statements": func(t *testing.T, conn *pgconn.PgConn, statements ...string) error {
+		for _, sql := range statements {
+			if _, err := conn.Prepare(t.Context(), "s_"+sql, sql, nil); err != nil {
+				return err
+			}
+		}
+		pipeline := conn.StartPipeline(t.Context())
+		for _, sql := range statements {
+			pipeline.SendQueryPrepared("s_"+sql, nil, nil, nil)
+		}
+		if err := pipeline.Sync(); err != nil {
+			return err
+		}
+		return pipeline.Close()
+	},
+}
+
+func eachWay(t *testing.T, test func(t *testing.T, send func(*testing.T, *pgconn.PgConn, ...string) error)) {
+	for name, send := range ways {
+		t.Run(name, func(t *testing.T) { test(t, send) })
+	}
+}
+
+func TestForwardsEverything(t *testing.T) {
+	eachWay(t, func(t *testing.T, send func(*testing.T, *pgconn.PgConn, ...string) error) {
+		b := startBackend(t)
+		conn := connect(t, startProxy(t, b))
+		require.NoError(t, send(t, conn, "BEGIN", "INSERT", "COMMIT"))
+		require.Equal(t, []string{"BEGIN", "INSERT", "COMMIT"}, b.commands())
+		require.ErrorContains(t, send(t, conn, "BEGIN", "FAIL", "COMMIT"), "as asked")
+	})
+}
+
+func TestCutBeforeCommit(t *testing.T) {
+	eachWay(t, func(t *testing.T, send func(*testing.T, *pgconn.PgConn, ...string) error) {
+		b := startBackend(t)
+		p := startProxy(t, b)
+		conn := connect(t, p)
+		fault := p.CutBeforeCommit(2)
+		require.NoError(t, send(t, conn, "BEGIN", "COMMIT"))
+		require.Error(t, send(t, conn, "ROLLBACK", "END"))
+		<-fault.Fired()
+		require.Equal(t, 1, count(b.commands(), "COMMIT"))
+	})
+}
+
+func TestCutAfterCommit(t *testing.T) {
+	eachWay(t, func(t *testing.T, send func(*testing.T, *pgconn.PgConn, ...string) error) {
+		b := startBackend(t)
+		p := startProxy(t, b)
+		conn := connect(t, p)
+		fault := p.CutAfterCommit(1)
+		require.Error(t, send(t, conn, "BEGIN", "COMMIT"))
+		<-fault.Fired()
+		require.Eventually(t, func() bool { return count(b.commands(), "COMMIT") == 1 }, time.Minute, time.Millisecond)
+	})
+}
+
+func TestCutCommitReply(t *testing.T) {
+	eachWay(t, func(t *testing.T, send func(*testing.T, *pgconn.PgConn, ...string) error) {
+		b := startBackend(t)
+		p := startProxy(t, b)
+		conn := connect(t, p)
+		fault := p.CutCommitReply(1)
+		require.Error(t, send(t, conn, "BEGIN", "COMMIT"))
+		<-fault.Fired()
+		require.Equal(t, 1, count(b.commands(), "COMMIT"))
+	})
+}
+
+func TestReplyFaultWaitsForACommitThatIsAnswered(t *testing.T) {
+	b := startBackend(t)
+	p := startProxy(t, b)
+	send := ways["pipeline of prepared statements"]
+	conn := connect(t, p)
+	fault := p.CutCommitReply(1)
+	require.ErrorContains(t, send(t, conn, "BEGIN", "FAIL", "COMMIT"), "as asked")
+	require.Zero(t, count(b.commands(), "COMMIT"))
+	require.Error(t, send(t, connect(t, p), "BEGIN", "COMMIT"))
+	<-fault.Fired()
+	require.Equal(t, 1, count(b.commands(), "COMMIT"))
+}
+
+func TestFaultsCountOverAllConnectionsAndByCommand(t *testing.T) {
+	b := startBackend(t)
+	p := startProxy(t, b)
+	commit, prepare := p.CutBeforeCommit(3), p.Cut(Reply, "PREPARE TRANSACTION", 1)
+	first, second := connect(t, p), connect(t, p)
+	require.NoError(t, ways["simple"](t, first, "COMMIT", "COMMIT PREPARED 'x'"))
+	require.NoError(t, ways["simple"](t, second, "COMMIT"))
+	require.Error(t, ways["simple"](t, second, "PREPARE TRANSACTION 'x'"))
+	<-prepare.Fired()
+	require.Error(t, ways["simple"](t, first, "COMMIT"))
+	<-commit.Fired()
+	require.Equal(t, 2, count(b.commands(), "COMMIT"))
+	require.NoError(t, ways["simple"](t, connect(t, p), "COMMIT"))
+}
+
+func TestStallHoldsBackOneDirection(t *testing.T) {
+	b := startBackend(t)
+	p := startProxy(t, b)
+	conn := connect(t, p)
+
+	p.Stall(FromServer)
+	conn.Frontend().SendQuery(&pgproto3.Query{String: "COMMIT"})
+	require.NoError(t, conn.Frontend().Flush())
+	require.Eventually(t, func() bool { return len(b.commands()) == 1 }, time.Minute, time.Millisecond)
+	received := make(chan error, 1)
+	go func() {
+		_, err := conn.ReceiveMessage(t.Context())
+		received <- err
+	}()
+	p.Resume(FromServer)
+	require.NoError(t, <-received)
+}
+
+func TestStalledProxyCloses(t *testing.T) {
+	b := startBackend(t)
+	p := startProxy(t, b)
+	conn := connect(t, p)
+	p.Stall(BothWays)
+	conn.Frontend().SendQuery(&pgproto3.Query{String: "COMMIT"})
+	require.NoError(t, conn.Frontend().Flush())
+	p.Close()
+	_, err := conn.ReceiveMessage(t.Context())
+	require.Error(t, err)
+	require.Empty(t, b.commands())
+}
+
+func TestDelayHoldsBackBothWays(t *testing.T) {
+	p := startProxy(t, startBackend(t))
+	conn := connect(t, p)
+	const delay = 20 * time.Millisecond
+	p.Delay(delay)
+	begun := time.Now()
+	require.NoError(t, ways["simple"](t, conn, "SELECT"))
+	require.GreaterOrEqual(t, time.Since(begun), 2*delay)
+}
+
+func TestDelayCostsLatencyNotThroughput(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLine(func() time.Duration { return time.Second }, nil)
+		from, to := io.Pipe()
+		begun := time.Now()
+		go l.fill(from)
+		go func() {
+			for range 2 * lineChunks {
+				_, _ = to.Write([]byte("x"))
+			}
+			to.Close()
+		}()
+		received, err := io.ReadAll(l)
+		require.NoError(t, err)
+		require.Len(t, received, 2*lineChunks)
+		require.Equal(t, 2*time.Second, time.Since(begun), "one second for each full line")
+	})
+}
+
+func TestRefuseAndDropAll(t *testing.T) {
+	p := startProxy(t, startBackend(t))
+	conn := connect(t, p)
+	require.Equal(t, 1, p.Connections())
+	p.Refuse()
+	_, err := dial(t, p, "sslmode=disable")
+	require.Error(t, err)
+	require.NoError(t, ways["simple"](t, conn, "SELECT"), "open connections stay")
+	p.Accept()
+	connect(t, p)
+	p.DropAll()
+	require.Error(t, ways["simple"](t, conn, "SELECT"))
+}
+
+func TestDeclinesEncryption(t *testing.T) {
+	p := startProxy(t, startBackend(t))
+	conn, err := dial(t, p, "sslmode=prefer")
+	require.NoError(t, err)
+	require.NoError(t, ways["simple"](t, conn, "SELECT"))
+	_, err = dial(t, p, "sslmode=require")
+	require.Error(t, err)
+}
+
+func TestForwardsCancelRequests(t *testing.T) {
+	b := startBackend(t)
+	conn := connect(t, startProxy(t, b))
+	require.NoError(t, conn.CancelRequest(t.Context()))
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	require.Equal(t, 1, b.cancels)
+}
+
+func TestListenURIKeepsTheRest(t *testing.T) {
+	p, uri, err := ListenURI("postgres://postgres@127.0.0.1:1/db?application_name=x")
+	require.NoError(t, err)
+	t.Cleanup(p.Close)
+	require.Equal(t, "postgres://postgres@"+p.Addr()+"/db?application_name=x", uri)
+	_, err = dial(t, p, "sslmode=disable")
+	require.Error(t, err, "nothing listens behind it")
+	_, _, err = ListenURI("host=localhost")
+	require.ErrorContains(t, err, "postgres://")
+}
+
+func count(seen []string, command string) int {
+	n := 0
+	for _, name := range seen {
+		if name == command {
+			n++
+		}
+	}
+	return n
+}
