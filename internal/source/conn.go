@@ -1,0 +1,159 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"go.uber.org/zap"
+
+	"pgapply/internal/lsn"
+)
+
+// Conn is one session with the publisher's walsender. It belongs to one
+// goroutine. After StartStream only the Stream may be used, and closing that
+// closes the Conn.
+type Conn struct {
+	pg      *pgconn.PgConn
+	dialer  *dialer
+	log     *zap.Logger
+	version int
+	stream  *Stream // once started
+}
+
+// Identity names the publisher: what must not change between two starts of one
+// subscription, and where its log ends.
+type Identity struct {
+	// SystemID is the system identifier that initdb made.
+	SystemID string
+	// Timeline changes when a standby is promoted.
+	Timeline int32
+	Database string
+	// Position is the end of the write-ahead log flushed so far.
+	Position lsn.LSN
+}
+
+// Connect opens a walsender session in the database that the options name, and
+// forces the settings under which values have one text form. A failed attempt
+// at every host is one error; ClassOf says whether time can cure it.
+func Connect(ctx context.Context, options Options) (*Conn, error) {
+	config, err := options.config()
+	if err != nil {
+		return nil, err
+	}
+	conn := &Conn{dialer: newDialer(options.plain), log: options.Log}
+	if conn.log == nil {
+		conn.log = zap.NewNop()
+	}
+	config.DialFunc = conn.dialer.dial
+	config.OnNotice = func(_ *pgconn.PgConn, notice *pgconn.Notice) { conn.logNotice(notice) }
+	conn.pg, err = pgconn.ConnectConfig(ctx, config)
+	if err != nil {
+		conn.dialer.close()
+		return nil, connectError(config, err)
+	}
+	if err := conn.prepare(ctx); err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("prepare the session on the publisher: %w", err)
+	}
+	return conn, nil
+}
+
+// prepare settles what a startup packet cannot: an empty search_path, so that
+// every name in a value is qualified and no function of a user hides one of the
+// system's, and timeouts that not every major has.
+func (c *Conn) prepare(ctx context.Context) error {
+	rows, err := c.Query(ctx, `SELECT pg_catalog.set_config('search_path', '', false), pg_catalog.current_setting('server_version_num')`)
+	if err != nil {
+		return err
+	}
+	if c.version, err = strconv.Atoi(text(rows, 0, 1)); err != nil {
+		return fmt.Errorf("read the publisher's version: %w", err)
+	}
+	if c.version < 100000 {
+		return &ConfigurationError{Reason: fmt.Sprintf("the publisher is PostgreSQL %s: logical replication with pgoutput needs 10 or later", c.pg.ParameterStatus("server_version"))}
+	}
+	_, err = c.Query(ctx, `SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings
+		WHERE name IN ('idle_session_timeout', 'transaction_timeout')`)
+	return err
+}
+
+// Version is the publisher's server_version_num, such as 180004.
+func (c *Conn) Version() int { return c.version }
+
+func (c *Conn) major() int { return c.version / 10000 }
+
+// Identify asks the walsender who it is (IDENTIFY_SYSTEM).
+func (c *Conn) Identify(ctx context.Context) (Identity, error) {
+	rows, err := c.Query(ctx, "IDENTIFY_SYSTEM")
+	if err != nil {
+		return Identity{}, fmt.Errorf("identify the publisher: %w", err)
+	}
+	if len(rows) != 1 || len(rows[0]) < 4 {
+		return Identity{}, errors.New("identify the publisher: IDENTIFY_SYSTEM did not answer with one row of four columns")
+	}
+	timeline, err := strconv.ParseInt(text(rows, 0, 1), 10, 32)
+	if err != nil {
+		return Identity{}, fmt.Errorf("identify the publisher: timeline: %w", err)
+	}
+	position, err := lsn.Parse(text(rows, 0, 2))
+	if err != nil {
+		return Identity{}, fmt.Errorf("identify the publisher: %w", err)
+	}
+	return Identity{SystemID: text(rows, 0, 0), Timeline: int32(timeline), Database: text(rows, 0, 3), Position: position}, nil
+}
+
+// Query runs one statement and returns the rows of its last result: rows of
+// columns in text form, nil for NULL. Names must be qualified with their schema,
+// since search_path is empty. When ctx ends first, the connection is lost.
+func (c *Conn) Query(ctx context.Context, sql string) ([][][]byte, error) {
+	if c.stream != nil {
+		return nil, errors.New("query the publisher: the connection streams")
+	}
+	results, err := c.pg.Exec(ctx, sql).ReadAll()
+	if err != nil {
+		return nil, err
+	}
+	if len(results) == 0 {
+		return nil, nil
+	}
+	return results[len(results)-1].Rows, nil
+}
+
+// Close ends the session. It waits until nothing of the connection is left,
+// for a few seconds at most where the publisher does not answer.
+func (c *Conn) Close() error {
+	if c.stream != nil {
+		return c.stream.Close()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	err := c.pg.Close(ctx)
+	// After a canceled query pgconn cancels it on the server in the background.
+	select {
+	case <-c.pg.CleanupDone():
+		c.dialer.close()
+	case <-ctx.Done():
+		c.dialer.close()
+		<-c.pg.CleanupDone()
+	}
+	if err != nil {
+		return fmt.Errorf("close the connection to the publisher: %w", err)
+	}
+	return nil
+}
+
+func (c *Conn) logNotice(notice *pgconn.Notice) {
+	c.log.Warn("publisher says: "+notice.Message, zap.String("severity", notice.Severity), zap.String("sqlstate", notice.Code))
+}
+
+// text is a field of a result, empty when it is NULL or not there.
+func text(rows [][][]byte, row, column int) string {
+	if row >= len(rows) || column >= len(rows[row]) {
+		return ""
+	}
+	return string(rows[row][column])
+}

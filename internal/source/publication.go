@@ -1,0 +1,61 @@
+package source
+
+import (
+	"context"
+	"fmt"
+)
+
+// Table names a published table.
+type Table struct{ Schema, Name string }
+
+// MissingPublications returns those of names that the publisher does not have,
+// in the order given.
+func (c *Conn) MissingPublications(ctx context.Context, names []string) ([]string, error) {
+	if len(names) == 0 {
+		return nil, nil
+	}
+	rows, err := c.Query(ctx, "SELECT pubname FROM pg_catalog.pg_publication WHERE pubname IN ("+literals(names)+")")
+	if err != nil {
+		return nil, fmt.Errorf("look for publications: %w", err)
+	}
+	found := make(map[string]bool)
+	for row := range rows {
+		found[text(rows, row, 0)] = true
+	}
+	var missing []string
+	for _, name := range names {
+		if !found[name] {
+			missing = append(missing, name)
+		}
+	}
+	return missing, nil
+}
+
+// Tables returns the tables that the publications publish, sorted by name: for
+// a partitioned table its root or its leaves, as publish_via_partition_root
+// says (subscriptioncmds.c, fetch_table_list).
+func (c *Conn) Tables(ctx context.Context, publications []string) ([]Table, error) {
+	if len(publications) == 0 {
+		return nil, nil
+	}
+	sql := `SELECT DISTINCT schemaname, tablename FROM pg_catalog.pg_publication_tables
+		WHERE pubname IN (` + literals(publications) + `) ORDER BY 1, 2`
+	if c.major() >= 16 {
+		// All publications in one call: a leaf that one of them publishes and
+		// whose root another one publishes comes only once.
+		sql = `SELECT DISTINCT n.nspname, c.relname FROM pg_catalog.pg_class c
+			JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+			JOIN (SELECT (pg_catalog.pg_get_publication_tables(VARIADIC pg_catalog.array_agg(pubname::pg_catalog.text))).relid
+				FROM pg_catalog.pg_publication WHERE pubname IN (` + literals(publications) + `)) p ON p.relid = c.oid
+			ORDER BY 1, 2`
+	}
+	rows, err := c.Query(ctx, sql)
+	if err != nil {
+		return nil, fmt.Errorf("list the published tables: %w", err)
+	}
+	tables := make([]Table, len(rows))
+	for row := range rows {
+		tables[row] = Table{Schema: text(rows, row, 0), Name: text(rows, row, 1)}
+	}
+	return tables, nil
+}

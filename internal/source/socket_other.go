@@ -1,0 +1,7 @@
+package source
+
+import "net"
+
+func newSocket(conn net.Conn) (socket, error) {
+	return &watchedConn{Conn: conn, silence: newSilence()}, nil
+}
