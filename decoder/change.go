@@ -52,29 +52,30 @@ func (d *Decoder) readDelete(c *cursor) *Delete {
 // newTupleKind precedes the new row of an Insert or Update.
 const newTupleKind = 'N'
 
-// tuple reads a row into the memory of reuse.
+// tuple reads a row into the memory of reuse. The result is never nil, not even
+// without columns.
 func (c *cursor) tuple(reuse Tuple) Tuple {
 	count := c.columns(1)
-	if cap(reuse) < count {
+	if reuse == nil || cap(reuse) < count {
 		reuse = make(Tuple, count)
 	}
 	tuple := reuse[:count]
 	for i := range tuple {
-		tuple[i] = c.value()
+		c.value(&tuple[i])
 	}
 	return tuple
 }
 
-func (c *cursor) value() Value {
+func (c *cursor) value(value *Value) {
 	start := c.offset
-	switch kind := ValueKind(c.uint8("value kind")); kind {
+	value.Kind = ValueKind(c.uint8("value kind"))
+	switch value.Kind {
 	case Text, Binary:
-		return Value{Kind: kind, Data: c.bytes(c.uint32("value length"), "value")}
+		value.Data = c.bytes(c.uint32("value length"), "value")
 	case Null, Unchanged:
-		return Value{Kind: kind}
+		value.Data = nil
 	default:
-		c.fail(start, "unknown value kind 0x%02x", byte(kind))
-		return Value{}
+		c.fail(start, "unknown value kind 0x%02x", byte(value.Kind))
 	}
 }
 

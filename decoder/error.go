@@ -7,7 +7,7 @@ import "fmt"
 // drop the connection and start again from the last durable position. It quotes
 // no contents of rows.
 type FormatError struct {
-	Type   Type   // zero for an empty frame
+	Type   Type   // zero for an empty frame or a zero byte
 	Offset int    // in bytes from the start of the frame, where the offending field starts
 	Reason string // lower case, without punctuation at its end
 }
