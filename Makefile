@@ -1,0 +1,71 @@
+# Every target that stands here works on a bare clone; `make` alone lists them.
+
+SHELL       := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+COMMIT  := $(shell git rev-parse HEAD 2>/dev/null)
+LDFLAGS := -X main.version=$(VERSION) -X main.commit=$(COMMIT)
+
+# Tests run with the checks of internal/invariant compiled in.
+GOTEST := go test -tags invariants
+
+# A package needs a database when it or its tests import internal/cluster or
+# internal/pgtest. Nothing has to be declared anywhere else.
+NEEDS_CLUSTER := {{$$found := eq .ImportPath "pgapply/internal/cluster"}}\
+{{range .Imports}}{{if eq . "pgapply/internal/cluster"}}{{$$found = true}}{{end}}{{end}}\
+{{range .TestImports}}{{if eq . "pgapply/internal/cluster" "pgapply/internal/pgtest"}}{{$$found = true}}{{end}}{{end}}\
+{{range .XTestImports}}{{if eq . "pgapply/internal/cluster" "pgapply/internal/pgtest"}}{{$$found = true}}{{end}}{{end}}
+UNIT_PACKAGES = $(shell go list -f '$(NEEDS_CLUSTER){{if not $$found}}{{.ImportPath}}{{end}}' ./...)
+RACE_PACKAGES = $(shell go list ./... | grep -v '^pgapply/integration')
+
+# Tools are pinned, and live in a directory that names their version.
+GOFUMPT_VERSION      := v0.12.0
+GOLANGCILINT_VERSION := v2.15.0
+GOFUMPT      := bin/tools/gofumpt-$(GOFUMPT_VERSION)/gofumpt
+GOLANGCILINT := bin/tools/golangci-lint-$(GOLANGCILINT_VERSION)/golangci-lint
+
+FUZZTIME ?= 30s
+
+##@ Everyday
+
+help: ## List the targets
+	@awk 'BEGIN {FS = ":.*## "} \
+	  /^##@ / {printf "\n%s\n", substr($$0, 5)} \
+	  /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+test: unit race ## Everything a change must pass: what CI runs
+	@echo "make test: passed"
+
+fmt: $(GOFUMPT) ## Format all Go files
+	$(GOFUMPT) -w .
+
+lint: $(GOLANGCILINT) ## Formatting, vet and linters (the first run builds the linter: minutes)
+	$(GOLANGCILINT) run ./...
+
+##@ Tests, one kind at a time
+
+unit: ## Packages that need no database: seconds
+	$(GOTEST) $(UNIT_PACKAGES)
+
+race: ## Every package under the race detector, on clusters of its own where it needs them
+	$(GOTEST) -race $(RACE_PACKAGES)
+
+fuzz: ## Each fuzz target for FUZZTIME (30s)
+	@grep -rHoE --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . \
+	  | sed -E 's#^(.*)/[^/]+:func #\1 #' | sort -u \
+	  | while read -r package target; do \
+	      echo "$$package $$target"; \
+	      $(GOTEST) -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$package"; \
+	    done
+
+# Tools
+
+$(GOFUMPT):
+	GOBIN=$(abspath $(@D)) go install mvdan.cc/gofumpt@$(GOFUMPT_VERSION)
+
+$(GOLANGCILINT):
+	GOBIN=$(abspath $(@D)) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCILINT_VERSION)
+
+.PHONY: help test fmt lint unit race fuzz
