@@ -115,8 +115,8 @@ func makeDirectories(directory string) error {
 	return nil
 }
 
-// checkOwner refuses a directory that somebody else prepared or can write to: we
-// run programs from it.
+// checkOwner refuses a directory that somebody else prepared or that everybody can
+// write to: we run programs from it.
 func checkOwner(directory string) error {
 	info, err := os.Lstat(directory)
 	if err != nil {
@@ -126,16 +126,15 @@ func checkOwner(directory string) error {
 		return fmt.Errorf("%s is not a directory", directory)
 	}
 	status, ok := info.Sys().(*syscall.Stat_t)
-	if !ok || int(status.Uid) != os.Geteuid() || info.Mode().Perm()&0o022 != 0 {
-		return fmt.Errorf("%s must belong to uid %d and be writable for nobody else", directory, os.Geteuid())
+	if !ok || int(status.Uid) != os.Geteuid() || info.Mode().Perm()&0o002 != 0 {
+		return fmt.Errorf("%s must belong to uid %d and not be writable for everybody", directory, os.Geteuid())
 	}
 	return nil
 }
 
 // build returns the directory <kind>/<name> of the cache. When it is missing,
 // one caller of all processes runs fill on a fresh directory, which then appears
-// under its name at once and complete; the others wait for it. A directory that
-// a killed process left half filled is thrown away.
+// under its name at once and complete; the others wait for it.
 func (c *cache) build(ctx context.Context, kind, name string, progress func(string), fill func(directory string) error) (string, error) {
 	final := filepath.Join(c.directory, kind, name)
 	if isDirectory(final) {
@@ -144,7 +143,7 @@ func (c *cache) build(ctx context.Context, kind, name string, progress func(stri
 	if err := makeDirectories(filepath.Join(c.directory, kind)); err != nil {
 		return "", err
 	}
-	unlock, err := lockFile(ctx, filepath.Join(c.directory, kind, name+".lock"), func() {
+	unlock, err := lock(ctx, filepath.Join(c.directory, kind, name+".lock"), func() {
 		progress(fmt.Sprintf("waiting for another process that prepares %s/%s", kind, name))
 	})
 	if err != nil {
@@ -155,12 +154,22 @@ func (c *cache) build(ctx context.Context, kind, name string, progress func(stri
 		return final, nil
 	}
 
-	partial := filepath.Join(c.directory, kind, name+".partial")
-	if err := os.RemoveAll(partial); err != nil {
-		return "", fmt.Errorf("remove a half-made %s: %w", partial, err)
+	// Of a killed caller not only the directory may be left but also a program that
+	// goes on filling it. That one must not find its path again, hence a new name
+	// each time; what it still writes may survive the removal until the next one.
+	leftovers, err := filepath.Glob(filepath.Join(c.directory, kind, name+".partial-*"))
+	if err != nil {
+		return "", fmt.Errorf("look for half-made directories: %w", err)
 	}
-	if err := makeDirectories(partial); err != nil {
-		return "", err
+	for _, leftover := range leftovers {
+		_ = os.RemoveAll(leftover)
+	}
+	partial, err := os.MkdirTemp(filepath.Join(c.directory, kind), name+".partial-")
+	if err != nil {
+		return "", fmt.Errorf("make a directory for %s/%s: %w", kind, name, err)
+	}
+	if err := os.Chmod(partial, 0o755); err != nil {
+		return "", fmt.Errorf("make %s traversable: %w", partial, err)
 	}
 	if err := fill(partial); err != nil {
 		return "", errors.Join(err, os.RemoveAll(partial))
@@ -179,22 +188,34 @@ func isDirectory(path string) bool {
 	return err == nil && info.IsDir()
 }
 
-// lockFile takes an exclusive lock, which the kernel gives back when the process
-// dies. It calls waiting once if somebody else holds it. The file stays: removing
-// it would let two processes lock two files of one name.
-func lockFile(ctx context.Context, path string, waiting func()) (unlock func(), err error) {
+// errLocked says that somebody else holds a lock.
+var errLocked = errors.New("locked by somebody else")
+
+// tryLock takes an exclusive lock, which the kernel gives back when the process
+// dies. The file stays: removing it would let two processes lock two files of one
+// name.
+func tryLock(path string) (unlock func(), err error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("open a lock: %w", err)
 	}
-	for wait := 5 * time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
-		err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if err == nil {
-			return func() { file.Close() }, nil
+	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		_ = file.Close()
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, errLocked
 		}
-		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
-			file.Close()
-			return nil, fmt.Errorf("lock %s: %w", path, err)
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	return func() { _ = file.Close() }, nil
+}
+
+// lock waits until it has the lock. It calls waiting once if somebody else holds
+// it.
+func lock(ctx context.Context, path string, waiting func()) (unlock func(), err error) {
+	for wait := 5 * time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
+		unlock, err := tryLock(path)
+		if !errors.Is(err, errLocked) {
+			return unlock, err
 		}
 		if waiting != nil {
 			waiting()
@@ -202,7 +223,6 @@ func lockFile(ctx context.Context, path string, waiting func()) (unlock func(), 
 		}
 		select {
 		case <-ctx.Done():
-			file.Close()
 			return nil, fmt.Errorf("wait for the lock %s: %w", path, context.Cause(ctx))
 		case <-time.After(wait):
 		}

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -93,6 +94,14 @@ func newFinder(c *cache, progress func(string)) *finder {
 }
 
 func directoryVariable(major int) string { return "PGAPPLY_PG_DIR_" + strconv.Itoa(major) }
+
+// choose finds the server that the options ask for.
+func (f *finder) choose(ctx context.Context, options Options) (Installation, error) {
+	if options.ServerDir != "" {
+		return f.explicit(ctx, options.ServerDir, options.Major)
+	}
+	return f.find(ctx, cmp.Or(options.Major, NewestMajor))
+}
 
 func (f *finder) find(ctx context.Context, major int) (Installation, error) {
 	if directory := os.Getenv(directoryVariable(major)); directory != "" {

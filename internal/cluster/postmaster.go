@@ -56,6 +56,12 @@ func (p *postmaster) running() bool {
 	}
 }
 
+// stopped reports whether the process stands still after SIGSTOP, or is gone.
+func (p *postmaster) stopped() bool {
+	s, err := readStat(p.pid())
+	return err != nil || s.state == 'T' || !p.running()
+}
+
 // errExited says that the server ended where it should have come up; its log
 // knows more.
 var errExited = errors.New("server exited")
@@ -95,22 +101,10 @@ type process struct {
 	started string // in clock ticks since boot
 }
 
-// state is the process's letter in /proc/<pid>/stat, or 0 when it is gone.
-func (p process) state() byte {
-	s, err := readStat(p.pid)
-	if err != nil || s.started != p.started {
-		return 0
-	}
-	return s.state
-}
-
 func (p process) alive() bool {
-	switch p.state() {
-	case 0, 'Z', 'X':
-		return false // a zombie holds nothing; init may take its time to reap it
-	default:
-		return true
-	}
+	s, err := readStat(p.pid)
+	// A zombie holds nothing, and its new parent may take its time to reap it.
+	return err == nil && s.started == p.started && s.state != 'Z' && s.state != 'X'
 }
 
 // stat holds what we use of /proc/<pid>/stat, see proc_pid_stat(5).

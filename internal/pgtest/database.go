@@ -11,29 +11,49 @@ import (
 
 // Database creates a database named after the test and returns its connection
 // string. With the test it goes away, and with it what replication hung on it:
-// connections, slots, prepared transactions and the origins that carry its OID in
-// their names.
+// connections, subscriptions, slots, prepared transactions, and the origins that
+// carry its OID in their names.
 func Database(t testing.TB, server *cluster.Cluster) string {
 	t.Helper()
 	name := databaseName(t.Name())
-	administrator := server.URI("postgres")
-	Exec(t, administrator, `create database `+name)
-	uri := server.URI(name)
+	Exec(t, server.URI("postgres"), `create database `+name)
 	t.Cleanup(func() {
-		if !server.Running() {
-			return // the test ended it, and its directory goes too
+		// A test that ended the server alone needs no order in it.
+		if server.Running() {
+			dropDatabase(t, server, name)
 		}
-		for gid := range strings.Lines(Query(t, uri, `select quote_literal(gid) from pg_prepared_xacts where database = current_database()`)) {
-			Exec(t, uri, `rollback prepared `+gid)
-		}
-		oid := Query(t, administrator, `select oid from pg_database where datname = $1`, name)
-		WaitFor(t, administrator, `select pg_terminate_backend(pid) from pg_stat_activity where datname = '`+name+`'`, "")
-		Exec(t, administrator,
-			`select pg_drop_replication_slot(slot_name) from pg_replication_slots where database = '`+name+`'`,
-			`select pg_replication_origin_drop(roname) from pg_replication_origin where roname ~ '(^|_)`+oid+`(_|$)'`,
-			`drop database `+name)
 	})
-	return uri
+	return server.URI(name)
+}
+
+func dropDatabase(t testing.TB, server *cluster.Cluster, name string) {
+	t.Helper()
+	administrator, inside := server.URI("postgres"), server.URI(name)
+	oid := Query(t, administrator, `select oid from pg_database where datname = $1`, name)
+	if oid == "" {
+		return
+	}
+	for _, subscription := range lines(Query(t, inside, `select quote_ident(subname) from pg_subscription where subdbid = $1`, oid)) {
+		// Without its slot, which may be on a server that is gone.
+		Exec(t, inside, `alter subscription `+subscription+` disable`,
+			`alter subscription `+subscription+` set (slot_name = none)`, `drop subscription `+subscription)
+	}
+	for _, gid := range lines(Query(t, inside, `select quote_literal(gid) from pg_prepared_xacts where database = current_database()`)) {
+		Exec(t, inside, `rollback prepared `+gid)
+	}
+	WaitFor(t, administrator, `select pg_terminate_backend(pid) from pg_stat_activity where datname = '`+name+`'`, "")
+	// Older majors report a walsender gone shortly before it lets go of its slot.
+	WaitFor(t, administrator, `select pg_drop_replication_slot(slot_name) from pg_replication_slots where database = '`+name+`'`, "")
+	Exec(t, administrator,
+		`select pg_replication_origin_drop(roname) from pg_replication_origin where roname ~ '(^|_)`+oid+`(_|$)'`,
+		`drop database `+name)
+}
+
+func lines(text string) []string {
+	if text == "" {
+		return nil
+	}
+	return strings.Split(text, "\n")
 }
 
 // databaseName makes a short identifier that needs no quotes and is not taken.

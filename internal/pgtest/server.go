@@ -18,6 +18,9 @@ import (
 // that the one which hangs says where.
 const patience = 2 * time.Minute
 
+// startPatience bounds a start, which may have to fetch the server first.
+const startPatience = 5 * time.Minute
+
 // Option changes how a server starts.
 type Option func(*cluster.Options)
 
@@ -104,7 +107,7 @@ func startPair(t testing.TB, options []Option) (publisher, target *cluster.Clust
 }
 
 func start(t testing.TB, major int, options []Option) (*cluster.Cluster, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), startPatience)
 	defer cancel()
 	o := cluster.Options{Major: major, Settings: map[string]string{}, Progress: func(what string) {
 		// Past go test's habit of showing nothing of tests that pass: a fetch takes
