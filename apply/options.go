@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"pgapply/apply/stream"
 	"pgapply/internal/lsn"
 )
 
@@ -16,7 +17,7 @@ import (
 // default: start from DefaultOptions.
 type Options struct {
 	// Name of the subscription. Origins, state rows and, unless Slot says
-	// otherwise, the slot carry it. One to 40 of [a-z0-9_].
+	// otherwise, the slot carry it. One to 63 of [a-z0-9_].
 	Name string
 	// Source and Target are libpq connection URIs or keyword strings.
 	Source, Target string
@@ -55,7 +56,7 @@ type Options struct {
 	EndAtCurrent bool
 
 	// MaxGroup limits how many transactions share a target transaction while behind.
-	MaxGroup GroupLimits
+	MaxGroup stream.Limits
 	// MemoryLimit bounds the changes held in memory, in bytes.
 	MemoryLimit int64
 	// SpoolDir holds what does not fit, at most SpoolLimit bytes of it.
@@ -64,15 +65,6 @@ type Options struct {
 
 	// Log receives what happens; nil logs nothing.
 	Log *zap.Logger
-}
-
-// GroupLimits end a group of transactions that share one target transaction.
-type GroupLimits struct {
-	Transactions int
-	Rows         int
-	Bytes        int64
-	// Age is the longest time that a group may hold its row locks.
-	Age time.Duration
 }
 
 // DefaultOptions are the defaults of `pgapply run`; where the native subscription
@@ -86,7 +78,7 @@ func DefaultOptions() Options {
 		SynchronousCommit: "off",
 		OnError:           "retry",
 		Wait:              true,
-		MaxGroup:          GroupLimits{Transactions: 1000, Rows: 10_000, Bytes: 8 << 20, Age: time.Second},
+		MaxGroup:          stream.Limits{Transactions: 1000, Rows: 10_000, Bytes: 8 << 20, Age: time.Second},
 		MemoryLimit:       128 << 20,
 		SpoolLimit:        16 << 30,
 		Log:               zap.NewNop(),
@@ -94,7 +86,7 @@ func DefaultOptions() Options {
 }
 
 var (
-	nameForm = regexp.MustCompile(`^[a-z0-9_]{1,40}$`)
+	nameForm = regexp.MustCompile(`^[a-z0-9_]{1,63}$`)
 	slotForm = regexp.MustCompile(`^[a-z0-9_]{1,63}$`)
 )
 
@@ -109,7 +101,7 @@ func (o *Options) Validate() error {
 		}
 	}
 	if !nameForm.MatchString(o.Name) {
-		fault("--name %q must be one to 40 of the characters a-z, 0-9 and _", o.Name)
+		fault("--name %q must be one to 63 of the characters a-z, 0-9 and _", o.Name)
 	}
 	if o.Slot != "" && !slotForm.MatchString(o.Slot) {
 		fault("--slot %q must be one to 63 of the characters a-z, 0-9 and _", o.Slot)

@@ -2,9 +2,13 @@ package state
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
+	"net/url"
+	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,9 +18,9 @@ import (
 )
 
 // controlSettings hold on every control session, whatever the role, the
-// database or the connection string say. The server processes a startup
-// parameter after `options` and lets it win over ALTER ROLE and ALTER DATABASE.
-// Only settings that every major from 14 on knows.
+// database or the connection string say: a setting in the startup packet wins
+// over ALTER ROLE, ALTER DATABASE and "options" (postinit.c,
+// process_startup_options). Only settings that every major from 14 on knows.
 func controlSettings() map[string]string {
 	return map[string]string{
 		"search_path":                         "",
@@ -41,43 +45,100 @@ func controlSettings() map[string]string {
 	}
 }
 
-// After a context ends, the server has cancelGrace to break off the statement
-// before the connection is given up.
-const cancelGrace = 5 * time.Second
+// clientKeywords are parameters of libpq that pgconn takes for settings of the
+// server. They change nothing here, so they are dropped.
+var clientKeywords = []string{
+	"fallback_application_name", "keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count",
+	"tcp_user_timeout", "sslcompression", "gssencmode", "gssdelegation", "gsslib", "load_balance_hosts",
+}
+
+const (
+	// connectTimeout holds for one host, unless the connection string has its own.
+	connectTimeout = 30 * time.Second
+	// After a context ends, the server has cancelGrace to break off the statement
+	// before the connection is given up.
+	cancelGrace = 5 * time.Second
+)
+
+// ConnectionStringError says that the target's connection string, or a file
+// that it names, cannot be used. It does not quote the string, which may hold a
+// password.
+type ConnectionStringError struct{ Reason string }
+
+func (e *ConnectionStringError) Error() string {
+	return "the target's connection string cannot be used: " + e.Reason
+}
 
 // ConnectControl opens the control session of a subscription. uri is any libpq
 // connection string; PG* variables, service and password files, several hosts
 // and target_session_attrs count. passfile, unless empty, replaces the usual
 // password file. A context that ends during a statement cancels the statement
 // and keeps the session, on whose life the runner lock depends.
+//
+// The error is a *[ConnectionStringError], or wraps the one of pgconn.
 func ConnectControl(ctx context.Context, uri, passfile, name string) (*pgx.Conn, error) {
+	config, err := controlConfig(uri, passfile, name)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return nil, connectError(err)
+	}
+	// Major 17 added this one; older servers refuse a session that asks for it.
+	_, err = conn.Exec(ctx, `SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings WHERE name = 'transaction_timeout'`)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("prepare the control session on the target: %w", err), conn.Close(ctx))
+	}
+	return conn, nil
+}
+
+// connectError leaves out pgconn's preamble and puts what was tried on one line.
+func connectError(err error) error {
+	if typed, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+		err = &flatError{typed.Unwrap()}
+	}
+	return fmt.Errorf("connect to the target: %w", err)
+}
+
+type flatError struct{ err error }
+
+func (e *flatError) Error() string { return strings.ReplaceAll(e.err.Error(), "\n", "; ") }
+
+func (e *flatError) Unwrap() error { return e.err }
+
+func controlConfig(uri, passfile, name string) (*pgx.ConnConfig, error) {
+	if passfile != "" {
+		// pgconn goes on without a password when it cannot read the file.
+		file, err := os.Open(passfile)
+		if err != nil {
+			return nil, &ConnectionStringError{Reason: err.Error()}
+		}
+		_ = file.Close() // opened only to see that it can be
+	}
 	config, err := pgx.ParseConfig(withPassfile(uri, passfile))
 	if err != nil {
-		return nil, fmt.Errorf("read the target's connection string: %w", err)
+		return nil, &ConnectionStringError{Reason: withoutConnectionString(err.Error())}
+	}
+	if config.RuntimeParams["gssencmode"] == "require" {
+		return nil, &ConnectionStringError{Reason: "gssencmode=require is not supported: use sslmode=verify-full instead"}
 	}
 	settings := controlSettings()
 	settings["application_name"] = "pgapply:" + name + ":control"
-	maps.DeleteFunc(config.RuntimeParams, func(key, _ string) bool {
-		_, forced := settings[strings.ToLower(key)]
-		return forced
+	maps.DeleteFunc(config.RuntimeParams, func(parameter, _ string) bool {
+		parameter = strings.ToLower(parameter)
+		_, forced := settings[parameter]
+		return forced || slices.Contains(clientKeywords, parameter)
 	})
 	maps.Copy(config.RuntimeParams, settings)
+	if config.ConnectTimeout == 0 {
+		config.ConnectTimeout = connectTimeout
+	}
 	config.DialFunc = keepAlive(config.DialFunc)
 	config.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
 		return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: cancelGrace}
 	}
-	conn, err := pgx.ConnectConfig(ctx, config)
-	if err != nil {
-		return nil, fmt.Errorf("connect to the target: %w", err)
-	}
-	// Major 17 added this one; older servers refuse to start with it.
-	_, err = conn.Exec(ctx, `SELECT pg_catalog.set_config('transaction_timeout', '0', false)
-		WHERE pg_catalog.current_setting('server_version_num')::pg_catalog.int4 >= 170000`)
-	if err != nil {
-		_ = conn.Close(ctx)
-		return nil, fmt.Errorf("prepare the control session on the target: %w", err)
-	}
-	return conn, nil
+	return config, nil
 }
 
 // withPassfile adds the parameter to either form of a connection string. The
@@ -94,22 +155,16 @@ func withPassfile(uri, passfile string) string {
 	if strings.Contains(uri, "?") {
 		separator = "&"
 	}
-	return uri + separator + "passfile=" + percentEncode(passfile)
+	return uri + separator + "passfile=" + strings.ReplaceAll(url.QueryEscape(passfile), "+", "%20")
 }
 
-// percentEncode writes every byte that is not plainly harmless as %XX; unlike
-// url.QueryEscape, it never writes a space as a plus sign.
-func percentEncode(text string) string {
-	var encoded strings.Builder
-	for _, b := range []byte(text) {
-		switch {
-		case 'a' <= b && b <= 'z', 'A' <= b && b <= 'Z', '0' <= b && b <= '9', strings.IndexByte("/._-", b) >= 0:
-			encoded.WriteByte(b)
-		default:
-			fmt.Fprintf(&encoded, "%%%02X", b)
-		}
+// withoutConnectionString cuts the quoted connection string out of pgconn's
+// message, which masks only what it recognizes as a password.
+func withoutConnectionString(message string) string {
+	if end := strings.LastIndex(message, "`: "); end >= 0 {
+		return message[end+len("`: "):]
 	}
-	return encoded.String()
+	return "it is malformed"
 }
 
 // keepAlive lets a dead target be noticed within a minute, also while idle.
@@ -124,8 +179,7 @@ func keepAlive(dial pgconn.DialFunc) pgconn.DialFunc {
 				Enable: true, Idle: 30 * time.Second, Interval: 10 * time.Second, Count: 3,
 			})
 			if err != nil {
-				_ = conn.Close()
-				return nil, fmt.Errorf("turn TCP keepalives on: %w", err)
+				return nil, errors.Join(fmt.Errorf("turn TCP keepalives on: %w", err), conn.Close())
 			}
 		}
 		return conn, nil

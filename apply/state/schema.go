@@ -159,8 +159,12 @@ func schemaOID(ctx context.Context, q querier) (oid uint32, err error) {
 	return oid, nil
 }
 
-// installedVersion returns ErrNoSchema where there is none.
+// installedVersion returns ErrNoSchema where there is no schema, or nothing of
+// ours in it.
 func installedVersion(ctx context.Context, q querier) (version int, err error) {
+	if err := checkOwners(ctx, q); err != nil {
+		return 0, err
+	}
 	var exists bool
 	err = q.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_catalog.pg_class
 		WHERE relname = 'version' AND relnamespace = (SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = 'pgapply'))`).Scan(&exists)
@@ -169,9 +173,6 @@ func installedVersion(ctx context.Context, q querier) (version int, err error) {
 	}
 	if !exists {
 		return 0, ErrNoSchema
-	}
-	if err := checkOwners(ctx, q); err != nil {
-		return 0, err
 	}
 	err = q.QueryRow(ctx, `SELECT version FROM pgapply.version`).Scan(&version)
 	if errors.Is(err, pgx.ErrNoRows) {

@@ -1,0 +1,428 @@
+package apply
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+
+	"pgapply/apply/state"
+	"pgapply/apply/stream"
+	"pgapply/apply/target"
+	"pgapply/decoder/txn"
+	"pgapply/internal/lsn"
+	"pgapply/internal/source"
+	"pgapply/internal/spool"
+	"pgapply/origin"
+)
+
+// oldestTarget is the first major on which a plain role can be granted what
+// origins need, and with an idle_session_timeout to turn off.
+const oldestTarget = 14_00_00
+
+// waitPause is how often something that somebody else holds is tried again.
+const waitPause = time.Second
+
+// attempt is one life of the subscription: from connecting to the end of its
+// stream. What it opens it closes.
+type attempt struct {
+	engine  *Engine
+	options *Options
+	log     *zap.Logger
+
+	control   *pgx.Conn
+	target    state.Target
+	publisher *source.Conn
+	identity  source.Identity
+	store     *state.Store
+	session   *target.Session
+	member    *members
+	// origin is the name of the session's replication origin, progress what it holds.
+	origin   string
+	progress lsn.LSN
+	// known is the newest position that the target can prove: everything that
+	// committed before it is applied.
+	known lsn.LSN
+}
+
+func (e *Engine) attempt(ctx context.Context) error {
+	e.phase(state.Starting, "")
+	a := &attempt{engine: e, options: &e.options, log: e.log}
+	defer a.close()
+	for _, step := range []func(context.Context) error{
+		a.connectTarget, a.connectPublisher, a.refuseLoop, a.openState, a.lock, a.enabled,
+		a.openSession, a.settleSlot, a.joinTables,
+	} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return a.stream(ctx)
+}
+
+func (a *attempt) close() {
+	if a.session != nil {
+		a.session.Close()
+	}
+	if a.publisher != nil {
+		_ = a.publisher.Close()
+	}
+	if a.control != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		defer cancel()
+		_ = a.control.Close(ctx)
+	}
+}
+
+func (a *attempt) connectTarget(ctx context.Context) error {
+	var err error
+	if a.control, err = state.ConnectControl(ctx, a.options.Target, a.options.TargetPassfile, a.options.Name); err != nil {
+		return targetError(err)
+	}
+	if a.target, err = state.ReadTarget(ctx, a.control); err != nil {
+		return targetError(err)
+	}
+	if a.target.InRecovery {
+		return refused("connect to its primary, or give target_session_attrs=read-write with all hosts",
+			"the target database %q is on a server in recovery, which cannot be written to", a.target.Database)
+	}
+	if a.target.Version < oldestTarget {
+		return refused("upgrade the target first", "the target is PostgreSQL %d: 14 is the oldest major that can be applied to", a.target.Version/10000)
+	}
+	return nil
+}
+
+func (a *attempt) connectPublisher(ctx context.Context) error {
+	var encoding string
+	if err := a.control.QueryRow(ctx, `SELECT pg_catalog.current_setting('server_encoding')`).Scan(&encoding); err != nil {
+		return targetError(err)
+	}
+	var err error
+	a.publisher, err = source.Connect(ctx, source.Options{
+		URI: a.options.Source, Passfile: a.options.SourcePassfile,
+		ApplicationName: a.options.Name, ClientEncoding: encoding, Log: a.log,
+	})
+	if err != nil {
+		return sourceError(err)
+	}
+	if a.identity, err = a.publisher.Identify(ctx); err != nil {
+		return sourceError(err)
+	}
+	a.engine.mu.Lock()
+	a.engine.mu.status.Publisher = state.Publisher{
+		Version: a.publisher.Version(), SystemID: a.identity.SystemID,
+		Timeline: a.identity.Timeline, Database: a.identity.Database,
+	}
+	a.engine.mu.Unlock()
+	if a.options.EndAtCurrent && a.options.EndLSN == 0 {
+		a.options.EndLSN = a.identity.Position
+	}
+	return nil
+}
+
+// refuseLoop stops what cannot work before anything is changed on either end.
+func (a *attempt) refuseLoop(ctx context.Context) error {
+	if a.identity.SystemID == a.target.SystemID && a.identity.Database == a.target.Database {
+		return refused("give two different databases", "source and target are the same database, %q of the same server", a.target.Database)
+	}
+	if err := a.publisher.CheckLogical(ctx); err != nil {
+		if source.ClassOf(err) == source.Configuration {
+			return &Error{Class: Refused, Err: err}
+		}
+		return sourceError(err)
+	}
+	missing, err := a.publisher.MissingPublications(ctx, a.options.Publications)
+	if err != nil {
+		return sourceError(err)
+	}
+	if len(missing) > 0 {
+		return refused("create it on the publisher, in the database of --source: CREATE PUBLICATION ... FOR TABLE ...",
+			"the publisher's database %q has no publication %q", a.identity.Database, missing)
+	}
+	return nil
+}
+
+func (a *attempt) openState(ctx context.Context) error {
+	var err error
+	a.store, err = state.Open(ctx, a.control, a.options.Name)
+	if err != nil {
+		return targetError(err)
+	}
+	return nil
+}
+
+// lock makes this process the subscription's only runner.
+func (a *attempt) lock(ctx context.Context) error {
+	err := a.wait(ctx, func() (string, error) {
+		holder, err := a.store.TryLock(ctx)
+		if err != nil || holder == nil {
+			return "", err
+		}
+		return fmt.Sprintf("subscription %q is run by another process: %s on the target", a.options.Name, holder), nil
+	})
+	if err != nil {
+		return targetError(err)
+	}
+	host, _ := os.Hostname() // for people to read; empty will do
+	return targetErrorOrNil(a.store.StartRunner(ctx, state.Runner{PID: os.Getpid(), Host: host, Version: Version()}))
+}
+
+func targetErrorOrNil(err error) error {
+	if err == nil {
+		return nil
+	}
+	return targetError(err)
+}
+
+// wait tries until nobody holds what we need any more. try returns who does.
+func (a *attempt) wait(ctx context.Context, try func() (string, error)) error {
+	said := ""
+	for {
+		holder, err := try()
+		if err != nil || holder == "" {
+			a.engine.phase(state.Starting, "")
+			return err
+		}
+		if !a.options.Wait {
+			return refused("stop the holder first, or let this process wait with --wait", "%s", holder)
+		}
+		if holder != said {
+			a.log.Info("waiting: " + holder)
+			said = holder
+		}
+		a.engine.phase(state.Waiting, holder)
+		if !sleep(ctx, waitPause) {
+			return ctx.Err()
+		}
+	}
+}
+
+// enabled waits while the subscription is paused.
+func (a *attempt) enabled(ctx context.Context) error {
+	said := false
+	for {
+		subscription, err := a.store.Subscription(ctx)
+		if err != nil {
+			return targetError(err)
+		}
+		if subscription == nil || subscription.Enabled {
+			return nil
+		}
+		if !said {
+			a.log.Info("the subscription is paused: it goes on when pgapply.subscription says enabled again")
+			a.engine.phase(state.Paused, "")
+			said = true
+		}
+		if err := a.heartbeat(ctx); err != nil {
+			return err
+		}
+		if !sleep(ctx, waitPause) {
+			return ctx.Err()
+		}
+	}
+}
+
+// openSession opens the apply session and takes its origin, which fences off any
+// earlier backend that might still write.
+func (a *attempt) openSession(ctx context.Context) error {
+	a.origin = origin.Name(a.options.Name, a.target.DatabaseOID, 0)
+	members, err := a.members(ctx)
+	if err != nil {
+		return err
+	}
+	a.session, err = target.Open(ctx, target.Options{
+		URI: a.options.Target, Passfile: a.options.TargetPassfile,
+		ApplicationName:   a.options.Name + ":w0",
+		SynchronousCommit: a.options.SynchronousCommit,
+		Member:            members.has,
+		Log:               a.log,
+	})
+	return targetErrorOrNil(err)
+}
+
+// acquireOrigin makes the origin the session's own and reads its progress.
+func (a *attempt) acquireOrigin(ctx context.Context) error {
+	return targetErrorOrNil(a.wait(ctx, func() (string, error) {
+		progress, err := a.session.AcquireOrigin(a.origin)
+		if held, ok := errors.AsType[*origin.HeldError](err); ok {
+			return held.Error(), nil
+		}
+		a.progress = progress
+		return "", err
+	}))
+}
+
+// stream runs the stream, with a heartbeat beside it.
+func (a *attempt) stream(ctx context.Context) error {
+	files, err := spool.Open(a.options.SpoolDir, a.options.SpoolLimit)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err := files.Close(); err != nil {
+			a.log.Warn("remove the spool", zap.Error(err))
+		}
+	}()
+	feed, err := a.startStream(ctx)
+	if err != nil {
+		return err
+	}
+	s := stream.New(stream.Options{
+		Source: feed, Target: a.session,
+		Budget:      txn.NewBudget(a.options.MemoryLimit),
+		CreateSpool: func() (txn.SpoolFile, error) { return files.Create() },
+		Limits:      a.options.MaxGroup,
+		Resume:      a.progress, Recorded: a.known, End: a.options.EndLSN,
+		Synchronous: a.options.SynchronousCommit != "off",
+		State:       recorder{a.store, a.origin},
+		Log:         a.log,
+	})
+	a.engine.streamed = true
+	a.engine.running(s)
+	defer a.engine.running(nil)
+	a.engine.phase(state.Streaming, "")
+	a.log.Info("streaming", zap.String("slot", a.options.SlotName()), zap.Stringer("from", a.known),
+		zap.Int("publisher_version", a.publisher.Version()), zap.Int("protocol", feed.Settings().ProtocolVersion),
+		zap.String("streaming", feed.Settings().Streaming), zap.Int("target_version", a.target.Version))
+
+	tasks, running := errgroup.WithContext(ctx)
+	beat, stop := context.WithCancel(running)
+	tasks.Go(func() error { return a.beat(beat) })
+	tasks.Go(func() error {
+		defer stop()
+		return streamError(s.Run(running))
+	})
+	err = tasks.Wait()
+	if err == nil || ctx.Err() != nil {
+		a.goodbye()
+	}
+	return err
+}
+
+// streamError classifies what ended a stream.
+func streamError(err error) error {
+	if err == nil {
+		return nil
+	}
+	if typed := classify(err); typed.Class != Other {
+		return typed
+	}
+	return sourceError(err)
+}
+
+// startStream starts at the position that the target can prove, once the slot is free.
+func (a *attempt) startStream(ctx context.Context) (*source.Stream, error) {
+	var feed *source.Stream
+	err := a.wait(ctx, func() (string, error) {
+		var err error
+		feed, err = a.publisher.StartStream(ctx, source.StreamOptions{
+			Slot: a.options.SlotName(), Start: a.known, Publications: a.options.Publications,
+			Streaming: a.options.Streaming, Binary: a.options.Binary, Origin: a.options.Origin,
+		})
+		if busy, ok := errors.AsType[*source.SlotBusyError](err); ok {
+			return busy.Error(), nil
+		}
+		return "", err
+	})
+	if err != nil {
+		return nil, sourceErrorOrRefused(err)
+	}
+	settings := feed.Settings()
+	a.engine.mu.Lock()
+	a.engine.mu.status.Stream = state.StreamOptions{
+		Slot: a.options.SlotName(), Publications: a.options.Publications,
+		Protocol: settings.ProtocolVersion, Streaming: settings.Streaming,
+		TwoPhase: settings.TwoPhase, Binary: settings.Binary, Origin: settings.Origin,
+	}
+	a.engine.mu.Unlock()
+	if a.options.EndLSN > 0 {
+		// The end may lie behind everything that the publisher will ever send.
+		feed.Ask()
+	}
+	return feed, nil
+}
+
+func sourceErrorOrRefused(err error) error {
+	if typed, ok := errors.AsType[*Error](err); ok {
+		return typed
+	}
+	return sourceError(err)
+}
+
+// recorder is the stream's view of the state.
+type recorder struct {
+	*state.Store
+	origin string
+}
+
+func (r recorder) LocalFlush(ctx context.Context) (local, flushed lsn.LSN, err error) {
+	return r.Store.LocalFlush(ctx, r.origin)
+}
+
+// beat writes the status while it changes, at most once a second, and a heartbeat
+// otherwise. An error ends the attempt: without the control session there is no
+// lock, and another runner may have it.
+func (a *attempt) beat(ctx context.Context) error {
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	var written state.Status
+	var writtenAt time.Time
+	for {
+		status := a.engine.Status()
+		if changed(written, status) || time.Since(writtenAt) >= state.HeartbeatInterval {
+			if err := a.heartbeat(ctx); err != nil {
+				if ctx.Err() != nil {
+					return nil
+				}
+				return err
+			}
+			written, writtenAt = status, time.Now()
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// changed compares what tells more than the time of day.
+func changed(before, after state.Status) bool {
+	before.UpdatedAt, after.UpdatedAt = time.Time{}, time.Time{}
+	before.LagSeconds, after.LagSeconds = 0, 0
+	first, err := json.Marshal(before)
+	if err != nil {
+		return true
+	}
+	second, err := json.Marshal(after)
+	return err != nil || string(first) != string(second)
+}
+
+func (a *attempt) heartbeat(ctx context.Context) error {
+	status := a.engine.Status()
+	return targetErrorOrNil(a.store.WriteStatus(ctx, &status))
+}
+
+// goodbye takes the runner row away on an orderly end.
+func (a *attempt) goodbye() {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	if err := a.store.EndRunner(ctx); err != nil {
+		a.log.Debug("clear the runner row", zap.Error(err))
+	}
+}
+
+// Version is the version of this build, as its module or its build says.
+func Version() string {
+	if build, ok := debug.ReadBuildInfo(); ok && build.Main.Version != "" {
+		return build.Main.Version
+	}
+	return "unknown"
+}

@@ -1,0 +1,377 @@
+// Package catalog knows the target's side of a replicated table: which table a
+// publisher's relation is, which of its columns take the values, and how a row
+// of it is found again.
+//
+//	decoder.Relation (publisher) + pg_class, pg_attribute, pg_index (target) ──► Table
+//
+// Everything is matched by name, as the native subscription does
+// (src/backend/replication/logical/relation.c); type OIDs of the publisher mean
+// nothing here. The package reads catalogs through the session that will apply
+// the changes; it neither caches nor writes.
+package catalog
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"pgapply/decoder"
+)
+
+// Querier runs one statement on the target and returns its rows as text; a nil
+// field is NULL.
+type Querier interface {
+	Query(sql string, parameters ...string) ([][][]byte, error)
+}
+
+// Table is a publisher's relation bound to a table of the target. It is immutable.
+type Table struct {
+	Schema, Name string
+	OID          uint32
+	// Partitioned tables are written through their root.
+	Partitioned bool
+	// Columns holds the target's column for each column of the publisher's
+	// relation, in the publisher's order.
+	Columns []Column
+	// Search says which rows an UPDATE or DELETE means.
+	Search Search
+	// searchFault is why rows cannot be searched for, when Search is Impossible.
+	searchFault error
+}
+
+// Column is a column of the target that takes values from the publisher.
+type Column struct {
+	Name string
+	// TypeOID is the column's own type, a domain's OID where it is a domain.
+	TypeOID uint32
+	// Equality compares two values of the column, ready for an SQL text, such as
+	// OPERATOR(pg_catalog.=). It is empty for types without a default equality.
+	Equality string
+	// Key marks the columns of the key that rows are searched by.
+	Key bool
+	// IdentityAlways columns refuse to be set by an UPDATE.
+	IdentityAlways bool
+	// TakesBinary says that both ends have the same type, so that a value in the
+	// publisher's binary form means the same here.
+	TakesBinary bool
+}
+
+// Search is how a row that an UPDATE or DELETE names is found.
+type Search uint8
+
+// The ways to find a row. See FindReplTupleInLocalRel in worker.c.
+const (
+	// ByKey compares the columns of the replica identity index or primary key.
+	ByKey Search = iota
+	// ByRow compares all columns and takes the first row that is equal.
+	ByRow
+	// Impossible: neither end has what it takes. SearchFault says why.
+	Impossible
+)
+
+// SearchFault returns why UPDATE and DELETE cannot be applied to the table, or nil.
+func (t *Table) SearchFault() error { return t.searchFault }
+
+// QualifiedName returns schema.name quoted for SQL.
+func (t *Table) QualifiedName() string { return pgx.Identifier{t.Schema, t.Name}.Sanitize() }
+
+// MismatchError says why a publisher's relation cannot be applied to the target.
+// The texts are those of the native subscription.
+type MismatchError struct {
+	Schema, Table string
+	Reason        string
+	Hint          string
+}
+
+func (e *MismatchError) Error() string { return e.Reason }
+
+// Load binds the publisher's relation to the table of the same name. It returns
+// a *MismatchError when the two do not fit.
+func Load(querier Querier, relation *decoder.Relation) (*Table, error) {
+	table := &Table{Schema: relation.Namespace, Name: relation.Name}
+	identity, err := table.loadHead(querier)
+	if err != nil {
+		return nil, err
+	}
+	columns, err := loadColumns(querier, table.OID)
+	if err != nil {
+		return nil, fmt.Errorf("read the columns of %s: %w", table.QualifiedName(), err)
+	}
+	if err := table.mapColumns(relation, columns); err != nil {
+		return nil, err
+	}
+	key, err := loadKey(querier, table.OID, identity)
+	if err != nil {
+		return nil, fmt.Errorf("read the key of %s: %w", table.QualifiedName(), err)
+	}
+	table.chooseSearch(relation, key)
+	return table, nil
+}
+
+func (t *Table) mismatch(hint, format string, arguments ...any) *MismatchError {
+	return &MismatchError{Schema: t.Schema, Table: t.Name, Hint: hint, Reason: fmt.Sprintf(format, arguments...)}
+}
+
+// relationKinds names what pg_class.relkind stands for where it is not a table.
+var relationKinds = map[string]string{
+	"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence",
+	"i": "an index", "I": "a partitioned index", "c": "a composite type", "t": "a TOAST table",
+}
+
+func (t *Table) loadHead(querier Querier) (replicaIdentity string, err error) {
+	rows, err := querier.Query(`
+		SELECT c.oid, c.relkind, c.relreplident
+		FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+		WHERE n.nspname = $1 AND c.relname = $2`, t.Schema, t.Name)
+	if err != nil {
+		return "", fmt.Errorf("look up %s: %w", t.QualifiedName(), err)
+	}
+	if len(rows) == 0 {
+		return "", t.mismatch("create the table on the target, with at least the columns that are published",
+			`logical replication target relation "%s.%s" does not exist`, t.Schema, t.Name)
+	}
+	kind := string(rows[0][1])
+	if kind != "r" && kind != "p" {
+		return "", t.mismatch("changes can be applied to tables and partitioned tables only",
+			`cannot use relation "%s.%s" as logical replication target: it is %s`, t.Schema, t.Name, relationKinds[kind])
+	}
+	oid, err := strconv.ParseUint(string(rows[0][0]), 10, 32)
+	if err != nil {
+		return "", fmt.Errorf("look up %s: %w", t.QualifiedName(), err)
+	}
+	t.OID, t.Partitioned = uint32(oid), kind == "p"
+	return string(rows[0][2]), nil
+}
+
+type localColumn struct {
+	Column
+	generated bool
+	// The type below all domains.
+	baseType                     uint32
+	baseTypeSchema, baseTypeName string
+}
+
+// columnsQuery finds for each column the operator that its type's default btree
+// or hash operator class calls equality, as lookup_type_cache does (typcache.c):
+// by the type itself, the pseudo-type that stands for its kind, or a type that it
+// is binary-coercible to. Containers of incomparable elements have none.
+const columnsQuery = `
+WITH RECURSIVE operators AS (
+	SELECT DISTINCT ON (oc.opcintype) oc.opcintype AS type, n.nspname, o.oprname
+	FROM pg_catalog.pg_opclass oc
+	JOIN pg_catalog.pg_am am ON am.oid = oc.opcmethod AND am.amname IN ('btree', 'hash')
+	JOIN pg_catalog.pg_amop ao ON ao.amopfamily = oc.opcfamily AND ao.amoppurpose = 's'
+		AND ao.amoplefttype = oc.opcintype AND ao.amoprighttype = oc.opcintype
+		AND ao.amopstrategy = CASE am.amname WHEN 'btree' THEN 3 ELSE 1 END
+	JOIN pg_catalog.pg_operator o ON o.oid = ao.amopopr
+	JOIN pg_catalog.pg_namespace n ON n.oid = o.oprnamespace
+	WHERE oc.opcdefault
+	ORDER BY oc.opcintype, am.amname
+), columns AS (
+	SELECT attnum, attname, atttypid, attgenerated, attidentity
+	FROM pg_catalog.pg_attribute
+	WHERE attrelid = $1::pg_catalog.oid AND attnum > 0 AND NOT attisdropped
+), base AS (
+	SELECT attnum, atttypid AS type FROM columns
+	UNION ALL
+	SELECT b.attnum, t.typbasetype FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.type AND t.typtype = 'd'
+), comparable AS (
+	SELECT t.oid AS type FROM pg_catalog.pg_type t
+	WHERE t.typtype IN ('e', 'r', 'm', 'c', 'd') OR t.typelem <> 0 AND t.typlen = -1
+		OR t.oid IN (SELECT type FROM operators)
+		OR t.oid IN (SELECT k.castsource FROM pg_catalog.pg_cast k JOIN operators op ON op.type = k.casttarget
+			WHERE k.castmethod = 'b' AND k.castcontext = 'i')
+)
+SELECT c.attname, c.atttypid, c.attgenerated <> '', c.attidentity = 'a', e.nspname, e.oprname,
+	t.oid, tn.nspname, t.typname
+FROM columns c
+JOIN base b ON b.attnum = c.attnum
+JOIN pg_catalog.pg_type t ON t.oid = b.type AND t.typtype <> 'd'
+JOIN pg_catalog.pg_namespace tn ON tn.oid = t.typnamespace
+LEFT JOIN LATERAL (
+	SELECT op.nspname, op.oprname
+	FROM operators op JOIN pg_catalog.pg_type ot ON ot.oid = op.type
+	WHERE op.type = t.oid
+		OR op.type = CASE
+			WHEN t.typtype = 'e' THEN 'pg_catalog.anyenum'::pg_catalog.regtype
+			WHEN t.typtype = 'c' THEN 'pg_catalog.record'::pg_catalog.regtype
+			WHEN t.typtype = 'r' THEN 'pg_catalog.anyrange'::pg_catalog.regtype
+			WHEN t.typtype = 'm' THEN 'pg_catalog.anymultirange'::pg_catalog.regtype
+			WHEN t.typelem <> 0 AND t.typlen = -1 THEN 'pg_catalog.anyarray'::pg_catalog.regtype END
+		OR EXISTS (SELECT FROM pg_catalog.pg_cast k
+			WHERE k.castsource = t.oid AND k.casttarget = op.type AND k.castmethod = 'b' AND k.castcontext = 'i')
+	ORDER BY op.type = t.oid DESC, ot.typispreferred DESC, op.type
+	LIMIT 1
+) e ON (t.typelem = 0 OR t.typlen <> -1 OR t.typelem IN (SELECT type FROM comparable))
+	AND (t.typtype <> 'c' OR NOT EXISTS (SELECT FROM pg_catalog.pg_attribute m
+		WHERE m.attrelid = t.typrelid AND m.attnum > 0 AND NOT m.attisdropped
+			AND m.atttypid NOT IN (SELECT type FROM comparable)))
+ORDER BY c.attnum`
+
+func loadColumns(querier Querier, table uint32) (map[string]localColumn, error) {
+	rows, err := querier.Query(columnsQuery, strconv.FormatUint(uint64(table), 10))
+	if err != nil {
+		return nil, err
+	}
+	columns := make(map[string]localColumn, len(rows))
+	for _, row := range rows {
+		oid, err := strconv.ParseUint(string(row[1]), 10, 32)
+		if err != nil {
+			return nil, err
+		}
+		base, err := strconv.ParseUint(string(row[6]), 10, 32)
+		if err != nil {
+			return nil, err
+		}
+		columns[string(row[0])] = localColumn{
+			Column: Column{
+				Name:           string(row[0]),
+				TypeOID:        uint32(oid),
+				IdentityAlways: string(row[3]) == "t",
+				Equality:       operator(row[4], row[5]),
+			},
+			generated:      string(row[2]) == "t",
+			baseType:       uint32(base),
+			baseTypeSchema: string(row[7]),
+			baseTypeName:   string(row[8]),
+		}
+	}
+	return columns, nil
+}
+
+func operator(schema, name []byte) string {
+	if name == nil {
+		return ""
+	}
+	return "OPERATOR(" + pgx.Identifier{string(schema)}.Sanitize() + "." + string(name) + ")"
+}
+
+// mapColumns finds the target's column for each published one, by name.
+func (t *Table) mapColumns(relation *decoder.Relation, columns map[string]localColumn) error {
+	var missing, generated []string
+	t.Columns = make([]Column, len(relation.Columns))
+	for i, remote := range relation.Columns {
+		local, found := columns[remote.Name]
+		switch {
+		case !found:
+			missing = append(missing, `"`+remote.Name+`"`)
+		case local.generated:
+			generated = append(generated, `"`+remote.Name+`"`)
+		}
+		t.Columns[i] = local.Column
+		t.Columns[i].TakesBinary = local.sameType(remote)
+	}
+	if len(missing) > 0 {
+		return t.mismatch("add the column on the target, or take it out of the publication",
+			`logical replication target relation "%s.%s" is missing replicated column%s: %s`,
+			t.Schema, t.Name, plural(missing), strings.Join(missing, ", "))
+	}
+	if len(generated) > 0 {
+		return t.mismatch("make the column an ordinary one on the target, or take it out of the publication",
+			`logical replication target relation "%s.%s" has incompatible generated column%s: %s`,
+			t.Schema, t.Name, plural(generated), strings.Join(generated, ", "))
+	}
+	return nil
+}
+
+// sameType compares a published column's type with the local one: built-in types
+// by OID, which all servers share, others by the name that the publisher gave.
+func (c *localColumn) sameType(remote decoder.Column) bool {
+	if remote.TypeName == "" {
+		return c.baseType == remote.TypeOID
+	}
+	return c.baseTypeSchema == remote.TypeNamespace && c.baseTypeName == remote.TypeName
+}
+
+func plural(names []string) string {
+	if len(names) == 1 {
+		return ""
+	}
+	return "s"
+}
+
+type keyColumn struct{ name, equality string }
+
+// loadKey returns the columns of the index that rows are searched by: the replica
+// identity index, else the primary key unless it is deferrable
+// (GetRelationIdentityOrPK in relation.c). The operator is that of the index's
+// own operator class; it is empty for an access method other than btree.
+func loadKey(querier Querier, table uint32, replicaIdentity string) ([]keyColumn, error) {
+	rows, err := querier.Query(`
+		SELECT a.attname, n.nspname, o.oprname
+		FROM (
+			SELECT i.* FROM pg_catalog.pg_index i
+			WHERE i.indrelid = $1::pg_catalog.oid AND i.indislive AND i.indisvalid AND i.indimmediate
+				AND (i.indisprimary OR i.indisreplident AND $2 = 'i')
+			ORDER BY i.indisreplident AND $2 = 'i' DESC
+			LIMIT 1
+		) i
+		CROSS JOIN LATERAL ROWS FROM (
+			pg_catalog.unnest(i.indkey::pg_catalog.int2[]), pg_catalog.unnest(i.indclass::pg_catalog.oid[])
+		) WITH ORDINALITY k(attnum, opclass, position)
+		JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+		JOIN pg_catalog.pg_opclass oc ON oc.oid = k.opclass
+		JOIN pg_catalog.pg_am am ON am.oid = oc.opcmethod
+		LEFT JOIN pg_catalog.pg_amop ao ON ao.amopfamily = oc.opcfamily AND ao.amoppurpose = 's' AND am.amname = 'btree'
+			AND ao.amoplefttype = oc.opcintype AND ao.amoprighttype = oc.opcintype AND ao.amopstrategy = 3
+		LEFT JOIN pg_catalog.pg_operator o ON o.oid = ao.amopopr
+		LEFT JOIN pg_catalog.pg_namespace n ON n.oid = o.oprnamespace
+		WHERE k.position <= i.indnkeyatts
+		ORDER BY k.position`, strconv.FormatUint(uint64(table), 10), replicaIdentity)
+	if err != nil {
+		return nil, err
+	}
+	key := make([]keyColumn, len(rows))
+	for i, row := range rows {
+		key[i] = keyColumn{name: string(row[0]), equality: operator(row[1], row[2])}
+	}
+	return key, nil
+}
+
+// chooseSearch decides how rows are found (FindReplTupleInLocalRel and
+// check_relation_updatable in worker.c). A key whose columns the publisher does
+// not send is a fault of UPDATE and DELETE only.
+func (t *Table) chooseSearch(relation *decoder.Relation, key []keyColumn) {
+	full := relation.ReplicaIdentity == decoder.IdentityFull
+	if len(key) == 0 {
+		if full {
+			t.Search = ByRow
+			return
+		}
+		t.Search = Impossible
+		t.searchFault = t.mismatch("give the table a primary key or a replica identity index on the target, or publish it with REPLICA IDENTITY FULL",
+			`logical replication target relation "%s.%s" has neither REPLICA IDENTITY index nor PRIMARY KEY and published relation does not have REPLICA IDENTITY FULL`,
+			t.Schema, t.Name)
+		return
+	}
+	for _, column := range key {
+		position := t.position(column.name)
+		if position < 0 || !relation.Columns[position].Key && !full {
+			t.Search = Impossible
+			t.searchFault = t.mismatch("publish the table with a replica identity that has all columns of the target's key",
+				`publisher did not send replica identity column expected by the logical replication target relation "%s.%s": "%s"`,
+				t.Schema, t.Name, column.name)
+			return
+		}
+		if column.equality != "" {
+			t.Columns[position].Equality = column.equality
+		}
+		t.Columns[position].Key = true
+	}
+	t.Search = ByKey
+}
+
+func (t *Table) position(name string) int {
+	for i := range t.Columns {
+		if t.Columns[i].Name == name {
+			return i
+		}
+	}
+	return -1
+}
+
+// AsMismatch returns the MismatchError in err's chain, if there is one.
+func AsMismatch(err error) (*MismatchError, bool) { return errors.AsType[*MismatchError](err) }

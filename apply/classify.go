@@ -1,0 +1,118 @@
+package apply
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"pgapply/apply/state"
+	"pgapply/apply/target"
+	"pgapply/decoder"
+	"pgapply/decoder/txn"
+	"pgapply/internal/source"
+	"pgapply/origin"
+)
+
+// classify says who has to act on an error of any stage, and whether time helps.
+func classify(err error) *Error {
+	if typed, ok := errors.AsType[*Error](err); ok {
+		return typed
+	}
+	if failed, ok := errors.AsType[*target.TransactionError](err); ok {
+		return &Error{Class: Conflict, Err: err, Hint: failed.Hint, Retryable: passes(failed.Err)}
+	}
+	if _, ok := errors.AsType[*target.ConnectionError](err); ok {
+		return &Error{Class: Target, Err: err, Retryable: true}
+	}
+	if isStream(err) {
+		// The publisher sends it again; if it is the same, somebody must look.
+		return &Error{
+			Class: Source, Err: err, Retryable: true,
+			Hint: "what arrived is not pgoutput as this version knows it; nothing of it was applied",
+		}
+	}
+	return &Error{Class: Other, Err: err, Retryable: true}
+}
+
+func isStream(err error) bool {
+	_, format := errors.AsType[*decoder.FormatError](err)
+	_, protocol := errors.AsType[*txn.ProtocolError](err)
+	return format || protocol
+}
+
+// passes tells the SQLSTATEs that another try alone can cure: serialization and
+// deadlock, lock timeout, cancellation, shutdown, and exhausted resources.
+func passes(err error) bool {
+	refusal, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok {
+		return false
+	}
+	switch refusal.Code {
+	case "40001", "40P01", "55P03", "57014", "57P01", "57P02", "57P03", "25006":
+		return true
+	}
+	return strings.HasPrefix(refusal.Code, "53") || strings.HasPrefix(refusal.Code, "08")
+}
+
+// sourceError classifies what the publisher's link says.
+func sourceError(err error) *Error {
+	switch source.ClassOf(err) {
+	case source.Authentication:
+		return &Error{Class: Source, Err: err}
+	case source.Configuration:
+		return &Error{Class: Configuration, Err: err}
+	case source.SlotLost:
+		return &Error{
+			Class: SlotLost, Err: err,
+			Hint: "run `pgapply cleanup`, bring the tables to the publisher's state, and start again",
+		}
+	case source.Transient:
+		return &Error{Class: Source, Err: err, Retryable: true}
+	}
+	return &Error{Class: Source, Err: err}
+}
+
+// targetError classifies what a connection to the target says outside of a
+// transaction.
+func targetError(err error) *Error {
+	if typed, ok := errors.AsType[*Error](err); ok {
+		return typed
+	}
+	if malformed, ok := errors.AsType[*state.ConnectionStringError](err); ok {
+		return &Error{Class: Configuration, Err: malformed}
+	}
+	if version, ok := errors.AsType[*state.VersionError](err); ok {
+		return &Error{Class: Refused, Err: err, Hint: version.Hint()}
+	}
+	if privilege, ok := errors.AsType[*state.PrivilegeError](err); ok {
+		return &Error{Class: Refused, Err: err, Hint: privilege.Hint()}
+	}
+	if owner, ok := errors.AsType[*state.OwnerError](err); ok {
+		return &Error{Class: Refused, Err: err, Hint: owner.Hint()}
+	}
+	if held, ok := errors.AsType[*origin.HeldError](err); ok {
+		return &Error{Class: Target, Err: held, Retryable: true}
+	}
+	refusal, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok {
+		return &Error{Class: Target, Err: err, Retryable: true}
+	}
+	switch {
+	case strings.HasPrefix(refusal.Code, "28"):
+		return &Error{Class: Target, Err: err, Hint: "check user and password of the target's connection string, and the target's pg_hba.conf"}
+	case refusal.Code == "3D000":
+		return &Error{Class: Target, Err: err, Hint: "create the database on the target, or name another one"}
+	case refusal.Code == "42501":
+		return &Error{
+			Class: Refused, Err: err,
+			Hint: "the apply role needs superuser, or EXECUTE on the pg_replication_origin functions and the right to set session_replication_role",
+		}
+	case refusal.Code == "53400":
+		return &Error{
+			Class: Target, Err: err, Retryable: true,
+			Hint: "raise max_active_replication_origins (18 and later) or max_replication_slots on the target",
+		}
+	}
+	return &Error{Class: Target, Err: err, Retryable: passes(err)}
+}

@@ -1,0 +1,187 @@
+// Package apply is the engine: it wires publisher, state and target into a running
+// subscription, and keeps it running.
+//
+//	attempt: control session ─ publisher ─ state and lock ─ origin ─ slot ─ stream
+//	   ▲                                                                      │
+//	   └────────────── pause ◄── classify what went wrong ◄───────────────────┘
+//
+// Every attempt starts from what is recorded on both ends, so an attempt that
+// ends anywhere, also by kill -9, is followed by one that goes on where the target
+// stands. The stages themselves are below: apply/stream, apply/target, origin.
+package apply
+
+import (
+	"context"
+	"os"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"pgapply/apply/state"
+	"pgapply/apply/stream"
+)
+
+// Engine runs one subscription.
+type Engine struct {
+	options Options
+	log     *zap.Logger
+	backoff backoff
+	// streamed is set once a stream has run: from then on only a lost slot ends
+	// the engine, since whatever else is wrong was right before.
+	streamed bool
+
+	mu struct {
+		sync.Mutex
+		status state.Status
+		stream *stream.Stream
+		// base holds the counters of the streams before this one.
+		base stream.Progress
+	}
+}
+
+// New returns an engine for options, or an Error of class Configuration.
+func New(options Options) (*Engine, error) {
+	if err := options.Validate(); err != nil {
+		return nil, err
+	}
+	if options.Log == nil {
+		options.Log = zap.NewNop()
+	}
+	e := &Engine{options: options, log: options.Log}
+	e.mu.status = state.Status{
+		Subscription: options.Name,
+		Phase:        state.Starting,
+		Since:        time.Now(),
+		MemoryLimit:  options.MemoryLimit,
+		SpoolLimit:   options.SpoolLimit,
+	}
+	return e, nil
+}
+
+// Run replicates until ctx ends or the end position is reached, both of which give
+// nil, or an error that a person has to look at: an *Error.
+func (e *Engine) Run(ctx context.Context) error {
+	defer e.phase(state.Stopped, "")
+	if e.options.SpoolDir == "" {
+		e.options.SpoolDir = os.TempDir()
+	}
+	for {
+		started := time.Now()
+		err := e.attempt(ctx)
+		if err == nil || ctx.Err() != nil {
+			return nil
+		}
+		trouble := classify(err)
+		e.failed(trouble)
+		if !e.retries(trouble) {
+			return trouble
+		}
+		if e.streamed && time.Since(started) > healthyAfter {
+			e.backoff.reset()
+		}
+		pause := e.backoff.next()
+		e.log.Warn(trouble.Error(), zap.String("hint", trouble.Hint), zap.Duration("retry_in", pause))
+		e.phase(state.Retrying, "")
+		if !sleep(ctx, pause) {
+			return nil
+		}
+	}
+}
+
+// retries decides whether time, or a person while we go on trying, can help.
+func (e *Engine) retries(trouble *Error) bool {
+	switch {
+	case trouble.Class == SlotLost:
+		return false
+	case trouble.Retryable:
+		return true
+	case trouble.Class == Conflict:
+		return e.options.OnError != "stop"
+	}
+	return e.streamed
+}
+
+// failed records the error in the status.
+func (e *Engine) failed(trouble *Error) {
+	now := time.Now()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	status := &e.mu.status
+	status.LastError, status.LastErrorHint, status.LastErrorAt = trouble.Error(), trouble.Hint, &now
+	status.Retries++
+}
+
+// phase records what the engine is doing.
+func (e *Engine) phase(phase state.Phase, waitingFor string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	status := &e.mu.status
+	if status.Phase != phase {
+		status.Phase, status.Since = phase, time.Now()
+	}
+	status.WaitingFor = waitingFor
+}
+
+// Status returns a snapshot. It may be called from any goroutine.
+func (e *Engine) Status() state.Status {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	status := e.mu.status
+	status.UpdatedAt = time.Now()
+	progress := e.mu.base
+	if e.mu.stream != nil {
+		progress = sum(e.mu.base, e.mu.stream.Progress())
+	}
+	status.Received = state.Position(progress.Received)
+	status.Applied = state.Position(progress.Applied)
+	status.Flushed = state.Position(progress.Flushed)
+	status.Acknowledged = state.Position(progress.Acknowledged)
+	if progress.LastCommitTime != 0 {
+		committed := progress.LastCommitTime.Time()
+		status.LastCommitTime = &committed
+	}
+	status.Transactions, status.Groups = progress.Transactions, progress.Groups
+	status.Rows = state.Rows{
+		Inserted: progress.Inserts, Updated: progress.Updates,
+		Deleted: progress.Deletes, Truncated: progress.Truncates,
+	}
+	status.Misses = state.Misses{Update: progress.UpdateMissing, Delete: progress.DeleteMissing}
+	status.MemoryBytes, status.SpoolBytes = progress.Assembler.MemoryBytes, progress.Assembler.SpooledBytes
+	status.OpenStreams = progress.Assembler.OpenStreams
+	status.SetLag(status.UpdatedAt)
+	return status
+}
+
+// sum adds the counters of earlier streams to those of the running one, whose
+// positions count.
+func sum(base, running stream.Progress) stream.Progress {
+	running.Transactions += base.Transactions
+	running.Groups += base.Groups
+	running.Replays += base.Replays
+	running.Inserts += base.Inserts
+	running.Updates += base.Updates
+	running.Deletes += base.Deletes
+	running.Truncates += base.Truncates
+	running.UpdateMissing += base.UpdateMissing
+	running.DeleteMissing += base.DeleteMissing
+	running.NotMember += base.NotMember
+	if running.LastCommitTime == 0 {
+		running.LastCommitTime = base.LastCommitTime
+	}
+	return running
+}
+
+// running puts a stream into the status, or with nil takes it out.
+func (e *Engine) running(s *stream.Stream) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.mu.stream != nil {
+		e.mu.base = sum(e.mu.base, e.mu.stream.Progress())
+		e.mu.base.Assembler.MemoryBytes, e.mu.base.Assembler.SpooledBytes, e.mu.base.Assembler.OpenStreams = 0, 0, 0
+	}
+	e.mu.stream = s
+	if s != nil {
+		e.mu.status.LastError, e.mu.status.LastErrorHint, e.mu.status.LastErrorAt = "", "", nil
+	}
+}

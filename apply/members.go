@@ -1,0 +1,82 @@
+package apply
+
+import (
+	"context"
+	"sync"
+
+	"go.uber.org/zap"
+
+	"pgapply/apply/state"
+)
+
+// members are the tables that belong to the subscription. Changes of others are
+// left out, as the native subscription leaves out what it was not refreshed for.
+type members struct {
+	log   *zap.Logger
+	mu    sync.Mutex
+	known map[state.Table]bool
+	said  map[state.Table]bool
+}
+
+// has tells whether a table belongs to the subscription, and says once in the log
+// when a published one does not.
+func (m *members) has(schema, name string) bool {
+	table := state.Table{Schema: schema, Name: name}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.known[table] {
+		return true
+	}
+	if !m.said[table] {
+		m.said[table] = true
+		m.log.Warn("a published table is not part of the subscription: its changes are left out until pgapply is started again",
+			zap.String("schema", schema), zap.String("table", name))
+	}
+	return false
+}
+
+// members reads the tables that the state knows.
+func (a *attempt) members(ctx context.Context) (*members, error) {
+	a.member = &members{log: a.log, known: make(map[state.Table]bool), said: make(map[state.Table]bool)}
+	return a.member, a.member.load(ctx, a.store)
+}
+
+func (m *members) load(ctx context.Context, store *state.Store) error {
+	tables, err := store.Tables(ctx)
+	if err != nil {
+		return targetError(err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, table := range tables {
+		m.known[state.Table{Schema: table.Schema, Name: table.Name}] = true
+	}
+	return nil
+}
+
+// joinTables takes in every table that is published now. Without an initial copy
+// each is ready at once.
+func (a *attempt) joinTables(ctx context.Context) error {
+	published, err := a.publisher.Tables(ctx, a.options.Publications)
+	if err != nil {
+		return sourceError(err)
+	}
+	tables := make([]state.Table, 0, len(published))
+	for _, table := range published {
+		tables = append(tables, state.Table{Schema: table.Schema, Name: table.Name, State: state.TableReady, StateLSN: a.known})
+	}
+	if err := a.store.RegisterTables(ctx, tables); err != nil {
+		return targetError(err)
+	}
+	if err := a.member.load(ctx, a.store); err != nil {
+		return err
+	}
+	known, err := a.store.Tables(ctx)
+	if err != nil {
+		return targetError(err)
+	}
+	a.engine.mu.Lock()
+	defer a.engine.mu.Unlock()
+	a.engine.mu.status.Tables = state.CountTables(known)
+	return nil
+}

@@ -1,0 +1,215 @@
+package apply
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"go.uber.org/zap"
+
+	"pgapply/apply/state"
+	"pgapply/internal/source"
+	"pgapply/origin"
+)
+
+// settleSlot makes slot, origin and state agree, or refuses. Afterwards the origin
+// is held and known says where to start.
+//
+// The order of creation is what makes it safe to be killed anywhere: the state
+// names the slot before it exists, and only a slot that the state calls "creating"
+// is ever dropped and made again.
+func (a *attempt) settleSlot(ctx context.Context) error {
+	subscription, err := a.store.Subscription(ctx)
+	if err != nil {
+		return targetError(err)
+	}
+	slot, err := a.publisher.Slot(ctx, a.options.SlotName())
+	if err != nil {
+		return sourceError(err)
+	}
+	switch {
+	case subscription == nil:
+		return a.begin(ctx, slot, false)
+	case subscription.SlotState == state.SlotCreating:
+		return a.begin(ctx, slot, subscription.SlotName == a.options.SlotName())
+	}
+	return a.resume(ctx, subscription, slot)
+}
+
+// begin starts a subscription that has applied nothing yet.
+func (a *attempt) begin(ctx context.Context, slot *source.Slot, ours bool) error {
+	switch {
+	case slot == nil && !a.options.CreateSlot:
+		return refused("create it first, or run with --create-slot",
+			"replication slot %q does not exist on the publisher, and --create-slot=false was given", a.options.SlotName())
+	case slot != nil && a.options.CreateSlot && !ours:
+		return refused("give another name with --slot, drop the slot on the publisher, or adopt it at its confirmed position with --create-slot=false",
+			"replication slot %q exists on the publisher and the state of subscription %q does not know it", slot.Name, a.options.Name)
+	}
+	if slot != nil {
+		if err := a.usable(slot); err != nil {
+			return err
+		}
+	}
+	if err := a.newOrigin(ctx); err != nil {
+		return err
+	}
+	settings, err := json.Marshal(a.settings())
+	if err != nil {
+		return err
+	}
+	subscription := &state.Subscription{
+		Source:         state.Source{SystemID: a.identity.SystemID, Timeline: a.identity.Timeline, Database: a.identity.Database},
+		TargetSystemID: a.target.SystemID, TargetDatabaseOID: a.target.DatabaseOID,
+		SlotName: a.options.SlotName(), Publications: a.options.Publications, Settings: settings,
+	}
+	if !a.options.CreateSlot {
+		if err := a.store.AdoptSlot(ctx, subscription, slot.ConfirmedFlush); err != nil {
+			return targetError(err)
+		}
+		a.known = slot.ConfirmedFlush
+		a.log.Info("adopted the slot", zap.String("slot", slot.Name), zap.Stringer("at", a.known))
+		return a.acquireOrigin(ctx)
+	}
+	if slot != nil {
+		a.log.Info("drop the slot that an interrupted start left behind", zap.String("slot", slot.Name))
+		if err := a.publisher.DropSlot(ctx, slot.Name); err != nil {
+			return sourceError(err)
+		}
+	}
+	if err := a.store.BeginSlot(ctx, subscription); err != nil {
+		return targetError(err)
+	}
+	a.log.Info("create the slot; this waits for the transactions that run on the publisher now", zap.String("slot", a.options.SlotName()))
+	created, err := a.publisher.CreateSlot(ctx, source.SlotOptions{
+		Name: a.options.SlotName(), Failover: a.options.Failover && a.publisher.Version() >= 17_00_00, Snapshot: source.SnapshotNothing,
+	})
+	if err != nil {
+		return sourceError(err)
+	}
+	if err := a.store.SlotCreated(ctx, created.ConsistentPoint); err != nil {
+		return targetError(err)
+	}
+	a.known = created.ConsistentPoint
+	return a.acquireOrigin(ctx)
+}
+
+// newOrigin makes the origin anew: a left-over of the same name holds a position
+// that means nothing to the slot that is about to exist.
+func (a *attempt) newOrigin(ctx context.Context) error {
+	if err := a.store.RegisterOrigin(ctx, state.Origin{Name: a.origin}); err != nil {
+		return targetError(err)
+	}
+	if err := origin.Drop(a.session, a.origin); err != nil {
+		return targetError(err)
+	}
+	roident, err := origin.Ensure(a.session, a.origin)
+	if err != nil {
+		return targetError(err)
+	}
+	return targetErrorOrNil(a.store.RegisterOrigin(ctx, state.Origin{Name: a.origin, ID: roident}))
+}
+
+// usable refuses a slot that this subscription could not stream from.
+func (a *attempt) usable(slot *source.Slot) error {
+	switch {
+	case slot.Type != "logical" || slot.Plugin != "pgoutput":
+		return refused("name another slot with --slot", "slot %q is not a logical slot of pgoutput", slot.Name)
+	case slot.Database != a.identity.Database:
+		return refused("connect --source to that database, or name another slot with --slot",
+			"slot %q belongs to database %q of the publisher, not to %q", slot.Name, slot.Database, a.identity.Database)
+	case slot.TwoPhase:
+		return refused("name another slot with --slot: a two-phase slot sends prepared transactions, which cannot be applied yet",
+			"slot %q is a two-phase slot", slot.Name)
+	}
+	if reason := slot.Lost(); reason != "" {
+		return a.lost("slot %q cannot be used any more: %s", slot.Name, reason)
+	}
+	return nil
+}
+
+func (a *attempt) lost(format string, arguments ...any) *Error {
+	return &Error{
+		Class: SlotLost, Err: fmt.Errorf(format, arguments...),
+		Hint: "changes may be missing on the target: run `pgapply cleanup`, bring the tables to the publisher's state, and start again",
+	}
+}
+
+// resume goes on with a subscription that has a slot. Whatever makes it doubtful
+// that the slot continues where the target stands is refused.
+func (a *attempt) resume(ctx context.Context, subscription *state.Subscription, slot *source.Slot) error {
+	switch {
+	case subscription.SlotName != a.options.SlotName():
+		return refused("start with that slot, or use another --name",
+			"subscription %q uses slot %q, not %q", a.options.Name, subscription.SlotName, a.options.SlotName())
+	case subscription.Source.SystemID != a.identity.SystemID || subscription.Source.Database != a.identity.Database:
+		return refused("connect to the publisher that the subscription began with, or run `pgapply cleanup` and start anew",
+			"subscription %q follows database %q of system %s, and --source is database %q of system %s", a.options.Name,
+			subscription.Source.Database, subscription.Source.SystemID, a.identity.Database, a.identity.SystemID)
+	case subscription.TargetSystemID != a.target.SystemID || subscription.TargetDatabaseOID != a.target.DatabaseOID:
+		return refused("a copy must not go on beside its original: run `pgapply cleanup --keep-slot` on the copy",
+			"the state was written in another database, of which this one is a copy")
+	case slot == nil:
+		return a.lost("slot %q is gone from the publisher", subscription.SlotName)
+	}
+	if err := a.usable(slot); err != nil {
+		return err
+	}
+	if err := a.sameOrigin(ctx); err != nil {
+		return err
+	}
+	if err := a.acquireOrigin(ctx); err != nil {
+		return err
+	}
+	a.known = max(a.progress, subscription.AckLSN, subscription.ConsistentPoint)
+	if slot.ConfirmedFlush > a.known {
+		return a.lost("slot %q is confirmed up to %s, and the target can prove only what committed before %s: the target was set back, or somebody else used the slot",
+			slot.Name, slot.ConfirmedFlush, a.known)
+	}
+	return a.takeOver(ctx, subscription)
+}
+
+// sameOrigin proves that the origin is the one whose progress the slot goes with.
+func (a *attempt) sameOrigin(ctx context.Context) error {
+	recorded, err := a.store.Origins(ctx)
+	if err != nil {
+		return targetError(err)
+	}
+	rows, err := a.session.Query(`SELECT roident FROM pg_catalog.pg_replication_origin WHERE roname = $1`, a.origin)
+	if err != nil {
+		return targetError(err)
+	}
+	for _, known := range recorded {
+		if known.Name == a.origin && len(rows) == 1 && string(rows[0][0]) == fmt.Sprint(known.ID) {
+			return nil
+		}
+	}
+	return a.lost("replication origin %q, which held the position of subscription %q, is gone from the target", a.origin, a.options.Name)
+}
+
+// takeOver records settings that differ from the last start's.
+func (a *attempt) takeOver(ctx context.Context, subscription *state.Subscription) error {
+	if subscription.Source.Timeline != a.identity.Timeline {
+		a.log.Warn("the publisher is on another timeline: a standby was promoted",
+			zap.Int32("before", subscription.Source.Timeline), zap.Int32("now", a.identity.Timeline))
+		source := subscription.Source
+		source.Timeline = a.identity.Timeline
+		if err := a.store.SetSource(ctx, source); err != nil {
+			return targetError(err)
+		}
+	}
+	settings, err := json.Marshal(a.settings())
+	if err != nil {
+		return err
+	}
+	return targetErrorOrNil(a.store.SetSettings(ctx, a.options.Publications, settings))
+}
+
+// settings are the options that people may want to look up; no secrets.
+func (a *attempt) settings() map[string]any {
+	return map[string]any{
+		"streaming": a.options.Streaming, "binary": a.options.Binary, "origin": a.options.Origin,
+		"failover": a.options.Failover, "synchronous_commit": a.options.SynchronousCommit,
+		"on_error": a.options.OnError, "max_group_transactions": a.options.MaxGroup.Transactions,
+	}
+}

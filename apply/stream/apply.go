@@ -1,0 +1,199 @@
+package stream
+
+import (
+	"context"
+	"time"
+
+	"pgapply/apply/target"
+	"pgapply/decoder"
+	"pgapply/decoder/txn"
+	"pgapply/internal/lsn"
+)
+
+// apply takes events off the queue until ctx ends: consecutive transactions that
+// are waiting already form a group, so an idle system applies one to one.
+func (s *Stream) apply(ctx context.Context) error {
+	var group []*txn.Transaction
+	for {
+		e, ok := s.next(ctx)
+		if !ok {
+			return ctx.Err()
+		}
+		if e.transaction == nil {
+			if err := s.idle(e); err != nil {
+				return err
+			}
+			continue
+		}
+		if s.beyondEnd(e.transaction) {
+			e.transaction.Release()
+			return errEnd
+		}
+		var keepalive event
+		group, keepalive = s.gather(group[:0], e.transaction)
+		if err := s.applyGroup(group); err != nil {
+			return err
+		}
+		if keepalive.position > 0 || keepalive.urgent {
+			if err := s.idle(keepalive); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// next waits for an event.
+func (s *Stream) next(ctx context.Context) (event, bool) {
+	if s.held != nil {
+		e := *s.held
+		s.held = nil
+		return e, true
+	}
+	if ctx.Err() != nil {
+		return event{}, false
+	}
+	select {
+	case e := <-s.events:
+		return e, true
+	case <-ctx.Done():
+		return event{}, false
+	}
+}
+
+// gather adds to the first transaction what waits in the queue and fits the same
+// target transaction. Keepalives on the way count after the whole group: the last
+// one of them is returned.
+func (s *Stream) gather(group []*txn.Transaction, first *txn.Transaction) ([]*txn.Transaction, event) {
+	group = append(group, first)
+	rows, size := first.Len(), first.Bytes()
+	var keepalive event
+	for {
+		var e event
+		select {
+		case e = <-s.events:
+		default:
+			return group, keepalive
+		}
+		t := e.transaction
+		if t == nil {
+			keepalive = event{position: max(keepalive.position, e.position), urgent: keepalive.urgent || e.urgent}
+			continue
+		}
+		rows += t.Len()
+		size += t.Bytes()
+		limits := &s.options.Limits
+		if len(group) >= limits.Transactions || rows > limits.Rows || size > limits.Bytes ||
+			span(first.Time, t.Time) > limits.Age || first.Kind != txn.Commit || t.Kind != txn.Commit || t.Streamed || s.beyondEnd(t) {
+			s.held = &e
+			return group, keepalive
+		}
+		group = append(group, t)
+	}
+}
+
+func span(first, last decoder.Timestamp) time.Duration {
+	return time.Duration(last-first) * time.Microsecond
+}
+
+// beyondEnd tells whether a transaction committed at or after the end position.
+func (s *Stream) beyondEnd(t *txn.Transaction) bool {
+	return s.options.End > 0 && t.FinalLSN >= s.options.End
+}
+
+func (s *Stream) applyGroup(group []*txn.Transaction) error {
+	outcome, err := s.options.Target.Apply(group)
+	s.account(group, outcome)
+	if outcome.Recorded > 0 {
+		s.tracker.Committed(outcome.Recorded)
+		if s.options.Synchronous {
+			s.tracker.AllDurable()
+		}
+	}
+	var end lsn.LSN
+	if outcome.Committed > 0 {
+		end = group[outcome.Committed-1].EndLSN
+		// Transactions that had nothing for us left no trace in the origin.
+		s.tracker.Idle(end)
+	}
+	for _, t := range group {
+		t.Release()
+	}
+	if err == nil && s.options.End > 0 && end >= s.options.End {
+		return errEnd
+	}
+	return err
+}
+
+// idle handles a keepalive: everything before its position is applied.
+func (s *Stream) idle(e event) error {
+	s.tracker.Idle(e.position)
+	if e.urgent {
+		select {
+		case s.urgent <- struct{}{}:
+		default:
+		}
+	}
+	if s.options.End > 0 && e.position >= s.options.End {
+		return errEnd
+	}
+	return nil
+}
+
+// Progress counts what a stream has done.
+type Progress struct {
+	// Received is the end of what was read from the publisher.
+	Received lsn.LSN
+	// Applied is committed on the target, Flushed durable there, and
+	// Acknowledged is what the publisher was told.
+	Applied, Flushed, Acknowledged lsn.LSN
+	// LastCommitTime is when the last applied transaction committed on the publisher.
+	LastCommitTime decoder.Timestamp
+
+	Transactions, Groups, Replays        int64
+	Inserts, Updates, Deletes, Truncates int64
+	UpdateMissing, DeleteMissing         int64
+	NotMember                            int64
+
+	Assembler txn.Stats
+}
+
+func (s *Stream) received(position lsn.LSN) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.progress.Received = max(s.mu.progress.Received, position)
+}
+
+func (s *Stream) account(group []*txn.Transaction, outcome target.Outcome) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := &s.mu.progress
+	p.Transactions += int64(outcome.Committed)
+	p.Groups++
+	if outcome.Replayed {
+		p.Replays++
+	}
+	p.Inserts += outcome.Inserts
+	p.Updates += outcome.Updates
+	p.Deletes += outcome.Deletes
+	p.Truncates += outcome.Truncates
+	p.UpdateMissing += outcome.UpdateMissing
+	p.DeleteMissing += outcome.DeleteMissing
+	p.NotMember += outcome.NotMember
+	if outcome.Committed > 0 {
+		p.LastCommitTime = group[outcome.Committed-1].Time
+	}
+}
+
+// Progress returns a snapshot. It may be called from any goroutine.
+func (s *Stream) Progress() Progress {
+	s.mu.Lock()
+	progress := s.mu.progress
+	progress.Acknowledged = s.mu.recorded
+	s.mu.Unlock()
+	progress.Applied = s.tracker.Applied().Reached
+	durable := s.tracker.Durable()
+	progress.Flushed = durable.Reached
+	progress.Acknowledged = max(progress.Acknowledged, durable.Transaction)
+	progress.Assembler = s.assembler.Stats()
+	return progress
+}

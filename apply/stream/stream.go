@@ -1,0 +1,282 @@
+// Package stream takes one walsender stream to one target session, in order.
+//
+//	source.Stream ──read──► assembler ──► events ──apply──► target.Session ──► COMMIT + origin
+//	      ▲                                                                        │
+//	      └── Report ◄──acknowledge── origin.Tracker ◄──────────────────────────── ┘
+//
+// Three goroutines: one reads and assembles, one applies, one finds out what is
+// durable and tells the publisher. Keepalives travel through the same queue as
+// transactions, so that none can acknowledge what is still queued before it
+// (invariant I1). Memory is bounded by the budget: while it is used up, reading
+// pauses and the publisher is answered all the same.
+//
+// The package connects to nothing and retries nothing: its caller opens both ends
+// and starts over after an error.
+package stream
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+
+	"pgapply/apply/target"
+	"pgapply/decoder/txn"
+	"pgapply/internal/lsn"
+	"pgapply/internal/source"
+	"pgapply/origin"
+)
+
+// Limits end a group of transactions that share one target transaction.
+type Limits struct {
+	Transactions int
+	Rows         int
+	Bytes        int64
+	// Age is how far apart the publisher's commit times in one group may be.
+	Age time.Duration
+}
+
+// Options of a stream. All are required unless said otherwise.
+type Options struct {
+	// Source is a stream that starts at Resume.
+	Source *source.Stream
+	// Target holds its replication origin.
+	Target *target.Session
+	// Budget bounds the memory of transactions; CreateSpool makes the files of
+	// those that do not fit.
+	Budget      *txn.Budget
+	CreateSpool func() (txn.SpoolFile, error)
+	Limits      Limits
+	// Resume is the end of the last transaction that the target has.
+	Resume lsn.LSN
+	// Recorded is the position that the state on the target has as acknowledged.
+	Recorded lsn.LSN
+	// End, unless zero, ends the stream when everything that committed before it
+	// is applied and acknowledged.
+	End lsn.LSN
+	// Synchronous says that the target's COMMIT replies when it is durable.
+	Synchronous bool
+	// State records acknowledged positions and knows the target's WAL.
+	State Recorder
+	Log   *zap.Logger
+}
+
+// Recorder is the control session on the target.
+type Recorder interface {
+	// Acknowledge makes durable that position is about to be acknowledged.
+	Acknowledge(ctx context.Context, position lsn.LSN) error
+	// LocalFlush returns where the WAL of the target's newest commit under the
+	// session's origin ends, and up to where the target's WAL is flushed.
+	LocalFlush(ctx context.Context) (local, flushed lsn.LSN, err error)
+}
+
+// stopGrace is how long a stop lets the group in work finish. Then its statement
+// is cancelled, and after cancelGrace the connection closed.
+const (
+	stopGrace   = 8 * time.Second
+	cancelGrace = time.Second
+	settleTime  = 2 * time.Second
+	goodbyeTime = 3 * time.Second
+)
+
+// queueLength bounds the events between reader and applier. The budget bounds
+// their memory; this only keeps tiny transactions from piling up.
+const queueLength = 8192
+
+// Stream is one run from connection to disconnection.
+type Stream struct {
+	options   Options
+	assembler *txn.Assembler
+	tracker   *origin.Tracker
+	events    chan event
+	// held is an event that was taken from the queue and did not fit the group.
+	held   *event
+	urgent chan struct{}
+	// reported is the flushed position that was reported last. It belongs to the
+	// goroutine that acknowledges, and after that to finish.
+	reported lsn.LSN
+
+	mu struct {
+		sync.Mutex
+		progress Progress
+		recorded lsn.LSN
+	}
+}
+
+// event is what the reader hands to the applier: a transaction or a keepalive.
+type event struct {
+	transaction *txn.Transaction
+	// position up to which the publisher had nothing else for us.
+	position lsn.LSN
+	// urgent: the publisher waits for an answer.
+	urgent bool
+}
+
+// errEnd says that the position where the stream was to end is reached.
+var errEnd = errors.New("the end position is reached")
+
+// New makes a stream; Run runs it.
+func New(options Options) *Stream {
+	s := &Stream{
+		options:   options,
+		assembler: txn.NewAssembler(txn.Options{Budget: options.Budget, Spool: options.CreateSpool}),
+		tracker:   origin.NewTracker(options.Resume, options.Recorded),
+		events:    make(chan event, queueLength),
+		urgent:    make(chan struct{}, 1),
+	}
+	s.mu.recorded = options.Recorded
+	s.mu.progress.Received = max(options.Resume, options.Recorded)
+	return s
+}
+
+// Run streams until the end position is reached, ctx is cancelled (both give nil)
+// or something fails. In every case it lets the group in work finish if that does
+// not take long, and tells the publisher what is durable. It closes both the
+// source stream and, unless it is idle, the target session.
+func (s *Stream) Run(ctx context.Context) error {
+	work, stop := context.WithCancel(ctx)
+	defer stop()
+	interrupt := context.AfterFunc(work, s.options.Source.Interrupt)
+	defer interrupt()
+
+	tasks, failed := errgroup.WithContext(work)
+	tasks.Go(func() error { return s.read(failed) })
+	tasks.Go(func() error { return s.acknowledge(failed) })
+	tasks.Go(func() error {
+		defer s.breakOff(failed)()
+		return s.apply(failed)
+	})
+	wake := context.AfterFunc(failed, s.options.Source.Interrupt)
+	defer wake()
+	err := tasks.Wait()
+	s.discard()
+	finished := s.finish()
+	switch {
+	case errors.Is(err, errEnd):
+		return finished
+	case ctx.Err() != nil:
+		if _, lost := errors.AsType[*target.ConnectionError](err); lost {
+			s.options.Log.Warn("stopped without waiting for the target any longer", zap.Error(err))
+		}
+		return nil
+	}
+	return err
+}
+
+// breakOff bounds how long the applier may work on after ctx has ended. The
+// returned function ends the watch.
+func (s *Stream) breakOff(ctx context.Context) func() {
+	done := make(chan struct{})
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		select {
+		case <-done:
+			return
+		case <-ctx.Done():
+		}
+		if waited(done, stopGrace) {
+			return
+		}
+		s.options.Log.Warn("the group in work does not finish: it is cancelled and rolled back")
+		cancel, release := context.WithTimeout(context.Background(), cancelGrace)
+		defer release()
+		if err := s.options.Target.Interrupt(cancel); err == nil && waited(done, cancelGrace) {
+			return
+		}
+		s.options.Target.Close()
+	}()
+	return func() {
+		close(done)
+		<-ended
+	}
+}
+
+func waited(done <-chan struct{}, limit time.Duration) bool {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-done:
+		return true
+	case <-timer.C:
+		return false
+	}
+}
+
+// discard gives back what was read and not applied; the publisher sends it again.
+func (s *Stream) discard() {
+	if s.held != nil && s.held.transaction != nil {
+		s.held.transaction.Release()
+	}
+	for {
+		select {
+		case e := <-s.events:
+			if e.transaction != nil {
+				e.transaction.Release()
+			}
+			continue
+		default:
+		}
+		break
+	}
+	if err := s.assembler.Close(); err != nil {
+		s.options.Log.Warn("clean up after the stream", zap.Error(err))
+	}
+}
+
+// finish tells the publisher what is durable by now and ends the stream in order.
+func (s *Stream) finish() error {
+	settle, cancel := context.WithTimeout(context.Background(), settleTime)
+	defer cancel()
+	settled := s.settle(settle)
+	goodbye, release := context.WithTimeout(context.Background(), goodbyeTime)
+	defer release()
+	if err := s.options.Source.Stop(goodbye); err != nil {
+		s.options.Log.Debug("end the stream", zap.Error(err))
+	}
+	return settled
+}
+
+// read assembles transactions until the stream ends.
+func (s *Stream) read(ctx context.Context) error {
+	for {
+		frame, err := s.options.Source.Receive()
+		if err != nil {
+			return err
+		}
+		var e event
+		if frame.Kind == source.Keepalive {
+			e = event{position: frame.WALEnd, urgent: frame.ReplyRequested}
+		} else {
+			e.transaction, err = s.assembler.Add(frame.Payload)
+			if err != nil {
+				return err
+			}
+			if e.transaction == nil {
+				continue
+			}
+			if e.transaction.EndLSN <= s.options.Resume {
+				// The publisher repeats itself. What is prepared is told apart by
+				// its name, not by position.
+				e.transaction.Release()
+				continue
+			}
+			e.position = e.transaction.EndLSN
+		}
+		s.received(e.position)
+		select {
+		case s.events <- e:
+		case <-ctx.Done():
+			if e.transaction != nil {
+				e.transaction.Release()
+			}
+			return ctx.Err()
+		}
+		if err := s.options.Budget.Wait(ctx); err != nil {
+			return err
+		}
+	}
+}

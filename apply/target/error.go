@@ -1,0 +1,131 @@
+package target
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"pgapply/apply/catalog"
+	"pgapply/decoder"
+	"pgapply/internal/lsn"
+)
+
+// TransactionError says that one of the publisher's transactions cannot be applied.
+// The target is as it was before that transaction.
+type TransactionError struct {
+	XID    uint32
+	EndLSN lsn.LSN
+	// Operation and Relation (schema.table) name the change, where it is known.
+	Operation decoder.Type
+	Relation  string
+	Err       error
+	// Hint is the remedy, or empty.
+	Hint string
+}
+
+func (e *TransactionError) Error() string {
+	where := fmt.Sprintf("transaction %d, finished at %s", e.XID, e.EndLSN)
+	if e.Relation != "" {
+		where = fmt.Sprintf("%s on %s in %s", e.Operation, e.Relation, where)
+	}
+	return fmt.Sprintf("apply %s: %s", where, describe(e.Err))
+}
+
+// Unwrap returns the cause.
+func (e *TransactionError) Unwrap() error { return e.Err }
+
+var quoted = regexp.MustCompile(`(?s)".*"`)
+
+// describe renders a server's error without its detail, which holds row values.
+func describe(err error) string {
+	refusal, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok {
+		return err.Error()
+	}
+	message := refusal.Message
+	if strings.HasPrefix(refusal.Code, "22") {
+		// Data exceptions quote the value, and only the value.
+		message = quoted.ReplaceAllString(message, `"..."`)
+	}
+	text := fmt.Sprintf("%s (SQLSTATE %s)", message, refusal.Code)
+	if refusal.ConstraintName != "" {
+		text += fmt.Sprintf(", constraint %q", refusal.ConstraintName)
+	}
+	if refusal.ColumnName != "" {
+		text += fmt.Sprintf(", column %q", refusal.ColumnName)
+	}
+	return text
+}
+
+// transactionError gives err its place in the stream.
+func transactionError(xid uint32, end lsn.LSN, operation decoder.Type, relation *decoder.Relation, err error) *TransactionError {
+	failed := &TransactionError{XID: xid, EndLSN: end, Operation: operation, Err: err}
+	if relation != nil {
+		failed.Relation = relation.Namespace + "." + relation.Name
+	}
+	if mismatch, ok := catalog.AsMismatch(err); ok {
+		failed.Hint = mismatch.Hint
+	}
+	if refusal, ok := errors.AsType[*pgconn.PgError](err); ok {
+		failed.Hint = remedy(refusal)
+	}
+	return failed
+}
+
+// remedy says what helps against the errors that operators meet most.
+func remedy(refusal *pgconn.PgError) string {
+	switch refusal.Code {
+	case "23505":
+		return "remove or change the row on the target that holds the key; the transaction is tried again"
+	case "23502", "23514", "23P01":
+		return "change the row or the constraint on the target; the transaction is tried again"
+	case "42501":
+		return "grant the apply role INSERT, UPDATE, DELETE, TRUNCATE and SELECT on the table"
+	case "53100":
+		return "free disk space on the target"
+	case "53200", "53300", "53400":
+		return "raise the limit that the target's message names"
+	}
+	return refusal.Hint
+}
+
+// ConnectionError says that the connection is gone, and with it what was not
+// committed. Whether a commit that was on its way came through, only the origin
+// knows.
+type ConnectionError struct{ Err error }
+
+func (e *ConnectionError) Error() string { return "connection to the target: " + e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *ConnectionError) Unwrap() error { return e.Err }
+
+// errNotSure says that a single statement found no row where a closer look may
+// find one.
+var errNotSure = errors.New("no row found by a statement that may have missed it")
+
+// verdict tells errors of the connection, which it wraps, from the server's
+// verdict on a statement and from our own on a change.
+func verdict(err error) error {
+	if err == nil || !lost(err) {
+		return err
+	}
+	return &ConnectionError{Err: err}
+}
+
+func lost(err error) bool {
+	if refusal, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return refusal.Severity == "FATAL" || refusal.Severity == "PANIC"
+	}
+	_, ours := catalog.AsMismatch(err)
+	return !ours && !placed(err)
+}
+
+// placed tells errors that say already where they belong.
+func placed(err error) bool {
+	_, transaction := errors.AsType[*TransactionError](err)
+	_, connection := errors.AsType[*ConnectionError](err)
+	return transaction || connection || errors.Is(err, errNotSure)
+}

@@ -1,0 +1,336 @@
+package target
+
+import (
+	"fmt"
+	"strconv"
+
+	"pgapply/apply/catalog"
+	"pgapply/decoder"
+	"pgapply/decoder/txn"
+	"pgapply/internal/pgpipe"
+)
+
+// table is a relation of the publisher bound to the target, with the statements
+// that were prepared for it on this session.
+type table struct {
+	number   uint32 // index in Session.ordered
+	relation *decoder.Relation
+	// bound is nil when the table is not part of the subscription.
+	bound   *catalog.Table
+	insert  *prepared
+	updates []*prepared
+	deletes []*prepared
+}
+
+// prepared is a statement as the server knows it.
+type prepared struct {
+	statement
+	name  string
+	shape shape
+}
+
+// shapesPerTable bounds the prepared statements of one table and operation. Wide
+// rows with many NULLs, searched by row, would otherwise fill the server's memory.
+const shapesPerTable = 64
+
+// windowRows is how many outcomes may be unread before the oldest are read: the
+// server always has work, and neither side buffers without bound.
+const windowRows = 1024
+
+// change sends one change of a transaction.
+func (s *Session) change(change txn.Change) error {
+	if truncate, ok := change.Message.(*decoder.Truncate); ok {
+		return s.truncate(change.Relations, truncate)
+	}
+	if change.Relation == nil {
+		return nil // a logical message: nothing of the table's
+	}
+	t, err := s.table(change.Relation)
+	if err != nil {
+		return s.failure(change.Message.Type(), change.Relation, err)
+	}
+	if t.bound == nil {
+		s.outcome.NotMember++
+		return nil
+	}
+	switch message := change.Message.(type) {
+	case *decoder.Insert:
+		err = s.insert(t, message)
+	case *decoder.Update:
+		search := message.Old
+		if message.OldKind == decoder.OldNone {
+			search = message.New
+		}
+		err = s.updateOrDelete(t, opUpdate, search, message.New)
+	case *decoder.Delete:
+		err = s.updateOrDelete(t, opDelete, message.Old, nil)
+	}
+	if err != nil {
+		return s.failure(change.Message.Type(), change.Relation, err)
+	}
+	if s.pipe.Waiting() > windowRows {
+		return s.drain(windowRows / 2)
+	}
+	return nil
+}
+
+// failure gives a change's own fault its place. What the connection or the server
+// said of an earlier statement has its place already.
+func (s *Session) failure(operation decoder.Type, relation *decoder.Relation, err error) error {
+	if err == nil || placed(err) {
+		return err
+	}
+	t := s.group[s.current]
+	return transactionError(t.XID, t.EndLSN, operation, relation, err)
+}
+
+// table finds the relation's binding, or makes it.
+func (s *Session) table(relation *decoder.Relation) (*table, error) {
+	t := s.tables[relation.ID]
+	if t != nil && t.relation == relation {
+		return t, nil
+	}
+	// A table's binding is read from the catalogs between its changes, by this
+	// session, so that it fits what the transaction itself may have locked.
+	if err := s.drain(0); err != nil {
+		return nil, err
+	}
+	if t != nil {
+		s.forget(t)
+	}
+	t = &table{number: uint32(len(s.ordered)), relation: relation}
+	if relation.Namespace != stateSchema && s.options.Member(relation.Namespace, relation.Name) {
+		bound, err := catalog.Load(s.pipe, relation)
+		if err != nil {
+			return nil, verdict(err)
+		}
+		t.bound = bound
+	} else if err := s.mustExist(relation); err != nil {
+		return nil, err
+	}
+	s.tables[relation.ID] = t
+	s.ordered = append(s.ordered, t)
+	return t, nil
+}
+
+// stateSchema holds pgapply's own tables, which are never applied from a publisher.
+const stateSchema = "pgapply"
+
+// mustExist reports a published table that the target does not have, although it
+// is not part of the subscription: as natively, existence is checked first.
+func (s *Session) mustExist(relation *decoder.Relation) error {
+	if relation.Namespace == stateSchema {
+		return nil
+	}
+	_, err := catalog.Load(s.pipe, &decoder.Relation{Namespace: relation.Namespace, Name: relation.Name})
+	return verdict(err)
+}
+
+// forget drops a binding and its statements.
+func (s *Session) forget(t *table) {
+	delete(s.tables, t.relation.ID)
+	if t.insert != nil {
+		s.pipe.Deallocate(t.insert.name)
+	}
+	for _, list := range [][]*prepared{t.updates, t.deletes} {
+		for _, p := range list {
+			s.pipe.Deallocate(p.name)
+		}
+	}
+}
+
+// forgetAll drops every binding, so that the next change of each table reads the
+// catalogs again: after an error the target may not be what it was.
+func (s *Session) forgetAll() {
+	for _, t := range s.tables {
+		s.forget(t)
+	}
+	s.ordered = s.ordered[:0]
+}
+
+func (s *Session) insert(t *table, message *decoder.Insert) error {
+	for i, value := range message.New {
+		if value.Kind == decoder.Unchanged {
+			// A row filter turned an UPDATE into this INSERT, and the publisher
+			// did not send the value that the row has there. NULL would be a lie.
+			return unsentError(t.bound.Columns[i].Name)
+		}
+	}
+	if t.insert == nil {
+		t.insert = s.prepareStatement(t, opInsert, insertStatement(t.bound), nil)
+	}
+	return s.execute(t, opInsert, t.insert, nil, message.New)
+}
+
+func unsentError(column string) error {
+	return &catalog.MismatchError{
+		Reason: fmt.Sprintf(`the publisher did not send the unchanged out-of-line value of column "%s" with a row that its row filter now lets pass`, column),
+		Hint:   "set REPLICA IDENTITY FULL on the published table, or SET STORAGE MAIN on the column, and write the row again",
+	}
+}
+
+// updateOrDelete sends an UPDATE or, without a new tuple, a DELETE of the row that
+// search means.
+func (s *Session) updateOrDelete(t *table, op operation, search, newer decoder.Tuple) error {
+	if t.bound.Search == catalog.Impossible {
+		return t.bound.SearchFault()
+	}
+	if err := searchable(t.bound, search); err != nil {
+		return err
+	}
+	if t.bound.Search == catalog.ByRow && s.exact {
+		return s.exactByRow(t, op, search, newer)
+	}
+	s.shape = appendShape(s.shape[:0], t.bound, search, newer)
+	list := &t.updates
+	if op == opDelete {
+		list = &t.deletes
+	}
+	p := find(*list, s.shape)
+	if p == nil {
+		if len(*list) == shapesPerTable {
+			s.pipe.Deallocate((*list)[0].name)
+			*list = append((*list)[:0], (*list)[1:]...)
+		}
+		if op == opDelete {
+			p = s.prepareStatement(t, op, deleteStatement(t.bound, search), s.shape)
+		} else {
+			p = s.prepareStatement(t, op, updateStatement(t.bound, search, newer), s.shape)
+		}
+		*list = append(*list, p)
+	}
+	s.unsure = s.unsure || t.bound.Search == catalog.ByRow
+	return s.execute(t, op, p, search, newer)
+}
+
+// searchable rejects a tuple that lacks a value of the key.
+func searchable(bound *catalog.Table, search decoder.Tuple) error {
+	for i, value := range search {
+		if value.Kind == decoder.Unchanged && (bound.Search == catalog.ByRow || bound.Columns[i].Key) {
+			return &catalog.MismatchError{
+				Reason: fmt.Sprintf(`the publisher did not send column "%s", which the row is searched by`, bound.Columns[i].Name),
+				Hint:   "publish the table with a replica identity that has all columns of the target's key",
+			}
+		}
+	}
+	return nil
+}
+
+func find(list []*prepared, wanted shape) *prepared {
+	for _, p := range list {
+		if p.shape.equal(wanted) {
+			return p
+		}
+	}
+	return nil
+}
+
+func (s *Session) prepareStatement(t *table, op operation, statement statement, shape shape) *prepared {
+	s.statements++
+	p := &prepared{statement: statement, name: "s" + strconv.Itoa(s.statements), shape: append(shape[:0:0], shape...)}
+	s.pipe.Prepare(s.token(op, t), p.name, p.sql, p.types)
+	return p
+}
+
+// execute sends one change through its statement. The tuples are the change's own
+// memory: they are copied into the connection's buffer before it returns.
+func (s *Session) execute(t *table, op operation, p *prepared, search, newer decoder.Tuple, extra ...[]byte) error {
+	s.values, s.formats = s.values[:0], s.formats[:0]
+	for _, parameter := range p.parameters {
+		tuple := newer
+		if parameter.search {
+			tuple = search
+		}
+		value := tuple[parameter.column]
+		format := int16(0)
+		if value.Kind == decoder.Binary {
+			if !t.bound.Columns[parameter.column].TakesBinary {
+				return binaryError(t, parameter.column)
+			}
+			format = 1
+		}
+		s.values = append(s.values, value.Data)
+		s.formats = append(s.formats, format)
+	}
+	for _, value := range extra {
+		s.values = append(s.values, value)
+		s.formats = append(s.formats, 0)
+	}
+	return verdict(s.pipe.Exec(s.token(op, t), p.name, s.values, s.formats))
+}
+
+func binaryError(t *table, column int) error {
+	return &catalog.MismatchError{
+		Reason: fmt.Sprintf(`column "%s" arrives in the binary form of the publisher's type, which is not the type of the target's column`, t.bound.Columns[column].Name),
+		Hint:   "run with --binary=false, or give the column the publisher's type",
+	}
+}
+
+// exactByRow finds and locks one equal row, then changes it. Every outcome is
+// known before it returns.
+func (s *Session) exactByRow(t *table, op operation, search, newer decoder.Tuple) error {
+	if err := s.drain(0); err != nil {
+		return err
+	}
+	lookup := findStatement(t.bound, search)
+	parameters := make([]pgpipe.Parameter, len(lookup.parameters))
+	for i, parameter := range lookup.parameters {
+		value := search[parameter.column]
+		parameters[i] = pgpipe.Parameter{Value: value.Data, Type: lookup.types[i], Binary: value.Kind == decoder.Binary}
+		if parameters[i].Binary && !t.bound.Columns[parameter.column].TakesBinary {
+			return binaryError(t, parameter.column)
+		}
+	}
+	rows, err := s.pipe.QueryTyped(lookup.sql, parameters)
+	if err != nil {
+		return verdict(err)
+	}
+	if len(rows) == 0 {
+		s.missing(op, s.current, t)
+		return nil
+	}
+	second := deleteFoundStatement(t.bound)
+	if op == opUpdate {
+		second = updateFoundStatement(t.bound, search, newer)
+	}
+	p := s.prepareStatement(t, op, second, nil)
+	if err := s.execute(t, op, p, search, newer, rows[0][0], rows[0][1]); err != nil {
+		return err
+	}
+	s.pipe.Deallocate(p.name)
+	return s.drain(0)
+}
+
+// truncate empties the tables in one statement, so that foreign keys between them
+// are no obstacle. CASCADE is never repeated: the publisher expanded it, and here
+// it would empty tables that are not replicated.
+func (s *Session) truncate(relations []*decoder.Relation, message *decoder.Truncate) error {
+	sql := "TRUNCATE "
+	count := 0
+	var named *table
+	for _, relation := range relations {
+		t, err := s.table(relation)
+		if err != nil {
+			return s.failure(decoder.TypeTruncate, relation, err)
+		}
+		if t.bound == nil {
+			s.outcome.NotMember++
+			continue
+		}
+		sql += separator(count, "", ", ") + reference(t.bound)
+		named = t
+		count++
+	}
+	if count == 0 {
+		return nil
+	}
+	if message.RestartIdentity {
+		sql += " RESTART IDENTITY"
+	}
+	p := s.prepareStatement(named, opTruncate, statement{sql: sql}, nil)
+	if err := s.execute(named, opTruncate, p, nil, nil); err != nil {
+		return s.failure(decoder.TypeTruncate, named.relation, err)
+	}
+	s.pipe.Deallocate(p.name)
+	return nil
+}

@@ -1,0 +1,249 @@
+// Package target is one connection to the target database: it applies whole
+// transactions of the publisher, in order, each exactly once.
+//
+//	[]*txn.Transaction ──► Apply ──► BEGIN; rows...; origin position; COMMIT
+//	                          │
+//	                          └─ on an error: roll back, then one by one, exactly
+//
+// A group of transactions first goes out as one target transaction, through a
+// pipeline that waits for nothing. Whatever does not go as expected rolls all of
+// it back, and the transactions are applied one after the other, until the one
+// that fails is found. Rows and the origin's position commit together (invariant
+// I2), so a lost connection loses or repeats nothing.
+//
+// The package knows one connection. Which transactions form a group, when to
+// retry and what the publisher is told are decided above it.
+package target
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"go.uber.org/zap"
+
+	"pgapply/decoder"
+	"pgapply/decoder/txn"
+	"pgapply/internal/lsn"
+	"pgapply/internal/pgpipe"
+	"pgapply/origin"
+)
+
+// Options of a session.
+type Options struct {
+	// URI is a libpq connection URI or keyword string.
+	URI string
+	// Passfile names a password file, empty for the usual one.
+	Passfile string
+	// ApplicationName is what the target's pg_stat_activity shows.
+	ApplicationName string
+	// SynchronousCommit is the session's setting of that name.
+	SynchronousCommit string
+	// Member tells whether a table belongs to the subscription. Changes of other
+	// tables are left out, and counted.
+	Member func(schema, table string) bool
+	Log    *zap.Logger
+}
+
+// settings are forced at connection start, where they win over what is set for
+// the role or the database. They make the session read values as the publisher
+// wrote them and keep it free of timeouts and of surprises by search_path; the
+// native apply worker has most of them by nature.
+func settings(synchronousCommit string) map[string]string {
+	return map[string]string{
+		"session_replication_role":            "replica",
+		"search_path":                         "",
+		"datestyle":                           "ISO",
+		"intervalstyle":                       "postgres",
+		"extra_float_digits":                  "3",
+		"array_nulls":                         "on",
+		"xmloption":                           "content",
+		"lc_monetary":                         "C", // as on the publisher's side
+		"standard_conforming_strings":         "on",
+		"row_security":                        "off",
+		"statement_timeout":                   "0",
+		"lock_timeout":                        "0",
+		"idle_in_transaction_session_timeout": "0",
+		"idle_session_timeout":                "0",
+		"default_transaction_isolation":       "read committed",
+		"default_transaction_read_only":       "off",
+		"default_transaction_deferrable":      "off",
+		"synchronous_commit":                  synchronousCommit,
+		"client_min_messages":                 "warning",
+		// One plan for each statement: it must not depend on the first values.
+		"plan_cache_mode": "force_generic_plan",
+		"jit":             "off",
+		// A backend of a lost connection must give up the origin soon.
+		"tcp_keepalives_idle":     "10",
+		"tcp_keepalives_interval": "5",
+		"tcp_keepalives_count":    "3",
+	}
+}
+
+// Session is one connection to the target. It is not safe for concurrent use,
+// except for Interrupt and Close.
+type Session struct {
+	options Options
+	conn    *pgconn.PgConn
+	pipe    *pgpipe.Pipe
+	log     *zap.Logger
+
+	// origin is the name of the acquired origin.
+	origin string
+	// tables by the publisher's relation ID, and by their number in tokens.
+	tables  map[uint32]*table
+	ordered []*table
+	// statements counts the prepared statements ever made, for their names.
+	statements int
+	// exact applies rows one by one where the outcome of one decides the next.
+	exact bool
+	// unsure is set while the outcome of a statement is awaited that may have
+	// missed its row.
+	unsure bool
+	// group holds the transactions in work, and current the one whose changes
+	// are being sent.
+	group   []*txn.Transaction
+	current int
+	// outcome of the group in work; what is not committed yet counts in it too.
+	outcome Outcome
+
+	// Scratch buffers of the row path.
+	values  [][]byte
+	formats []int16
+	shape   shape
+}
+
+// Open connects and prepares the session. An error of the connection is returned
+// as pgconn gives it.
+func Open(ctx context.Context, options Options) (*Session, error) {
+	config, err := ParseConfig(options.URI, options.Passfile)
+	if err != nil {
+		return nil, err
+	}
+	for name, value := range settings(options.SynchronousCommit) {
+		config.RuntimeParams[name] = value
+	}
+	config.RuntimeParams["application_name"] = options.ApplicationName
+	conn, err := pgconn.ConnectConfig(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	if options.Log == nil {
+		options.Log = zap.NewNop()
+	}
+	s := &Session{
+		options: options, conn: conn, log: options.Log,
+		tables: make(map[uint32]*table),
+		pipe:   pgpipe.New(conn),
+	}
+	if err := s.prepare(); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("prepare the session on the target: %w", err)
+	}
+	return s, nil
+}
+
+// ParseConfig reads a connection string as libpq would and names the password
+// file to use, if one is given.
+func ParseConfig(uri, passfile string) (*pgconn.Config, error) {
+	config, err := pgconn.ParseConfigWithOptions(uri, pgconn.ParseConfigOptions{})
+	if err != nil {
+		return nil, err
+	}
+	_ = passfile
+	return config, nil
+}
+
+// Names of the statements that every session has.
+const (
+	beginStatement    = "begin"
+	commitStatement   = "commit"
+	rollbackStatement = "rollback"
+	setupStatement    = "setup"
+	resetStatement    = "reset"
+)
+
+func (s *Session) prepare() error {
+	// Values pass through as the publisher's walsender converted them, in the
+	// encoding of this database.
+	encoding := s.conn.ParameterStatus("server_encoding")
+	if _, err := s.pipe.Query(`SELECT pg_catalog.set_config('client_encoding', $1, false)`, encoding); err != nil {
+		return err
+	}
+	if version, err := s.pipe.Query(`SELECT pg_catalog.current_setting('server_version_num')`); err != nil {
+		return err
+	} else if number, _ := strconv.Atoi(string(version[0][0])); number >= 17_00_00 {
+		if _, err := s.pipe.Query(`SELECT pg_catalog.set_config('transaction_timeout', '0', false)`); err != nil {
+			return err
+		}
+	}
+	for name, sql := range map[string]string{
+		beginStatement:    "BEGIN",
+		commitStatement:   "COMMIT",
+		rollbackStatement: "ROLLBACK",
+		setupStatement:    origin.SetupSQL,
+		resetStatement:    origin.ResetSQL,
+	} {
+		s.pipe.Prepare(0, name, sql, nil)
+	}
+	return s.finish()
+}
+
+// Encoding is the target database's encoding, in which values must arrive.
+func (s *Session) Encoding() string { return s.conn.ParameterStatus("server_encoding") }
+
+// Query runs one statement of its own outside of a transaction.
+func (s *Session) Query(sql string, parameters ...string) ([][][]byte, error) {
+	rows, err := s.pipe.Query(sql, parameters...)
+	if err != nil {
+		if lost(err) {
+			return nil, verdict(err)
+		}
+		if recovered := s.pipe.Recover(); recovered != nil {
+			return nil, recovered
+		}
+		return nil, err
+	}
+	return rows, s.finish()
+}
+
+// finish ends a unit of work and reads everything up to there.
+func (s *Session) finish() error {
+	s.pipe.Sync()
+	return s.drain(0)
+}
+
+// AcquireOrigin makes the origin the session's own and returns its progress: the
+// end of the last transaction that committed under it.
+func (s *Session) AcquireOrigin(name string) (lsn.LSN, error) {
+	if err := origin.Acquire(s, name); err != nil {
+		return 0, err
+	}
+	s.origin = name
+	return origin.Progress(s, name)
+}
+
+// Interrupt makes the target cancel what the session waits for, such as a lock.
+// It may be called from any goroutine; the transaction in work fails then.
+func (s *Session) Interrupt(ctx context.Context) error { return s.conn.CancelRequest(ctx) }
+
+// Close ends the connection at once. The target rolls back what was open. It may
+// be called from any goroutine, to free one that waits for the target.
+func (s *Session) Close() {
+	// Not conn.Close: it shares the connection's buffers with whoever is using it.
+	if socket := s.conn.Conn(); socket != nil {
+		_ = socket.SetDeadline(time.Now().Add(100 * time.Millisecond))
+		_, _ = socket.Write(terminate)
+		_ = socket.Close()
+	}
+}
+
+// terminate is the protocol's Terminate message. It makes the backend end at once
+// instead of when it next reads.
+var terminate = []byte{'X', 0, 0, 0, 4}
+
+func timestamp(t decoder.Timestamp) string {
+	return t.Time().Format("2006-01-02 15:04:05.000000+00")
+}

@@ -1,0 +1,246 @@
+package target
+
+import (
+	"bytes"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"pgapply/apply/catalog"
+	"pgapply/decoder"
+)
+
+// statement is the SQL text of one shape of change and says which values of the
+// change are its parameters.
+type statement struct {
+	sql   string
+	types []uint32
+	// parameters in order: a column of the new tuple or, with search set, of the
+	// tuple that rows are searched by.
+	parameters []parameter
+}
+
+type parameter struct {
+	search bool
+	column int
+}
+
+// shape tells apart the changes of one table that need different SQL: a letter
+// for each column that is left alone or NULL in the search. Two changes of equal
+// shape share a statement. It is a scratch buffer of the caller.
+type shape []byte
+
+func appendShape(s shape, table *catalog.Table, search, newer decoder.Tuple) shape {
+	if sameTuple(search, newer) {
+		s = append(s, 'k')
+	}
+	for _, value := range newer {
+		if value.Kind == decoder.Unchanged {
+			s = append(s, 'u')
+		} else {
+			s = append(s, 's')
+		}
+	}
+	if table.Search == catalog.ByRow {
+		for _, value := range search {
+			if value.Kind == decoder.Null {
+				s = append(s, 'n')
+			} else {
+				s = append(s, '=')
+			}
+		}
+	}
+	return s
+}
+
+// sameTuple tells whether an UPDATE came without an old tuple: its row is searched
+// by the new one.
+func sameTuple(search, newer decoder.Tuple) bool {
+	return len(search) > 0 && len(newer) > 0 && &search[0] == &newer[0]
+}
+
+func (s shape) equal(other shape) bool { return bytes.Equal(s, other) }
+
+// builder collects the text and the parameters of one statement.
+type builder struct {
+	strings.Builder
+	table *catalog.Table
+	statement
+}
+
+func (b *builder) parameter(search bool, column int) {
+	b.parameters = append(b.parameters, parameter{search, column})
+	// The type is given by OID and never spelt as a cast: a cast would bring a
+	// length of its own (character means one character) or none at all.
+	b.types = append(b.types, b.table.Columns[column].TypeOID)
+	b.WriteByte('$')
+	b.WriteString(strconv.Itoa(len(b.parameters)))
+}
+
+func (b *builder) build() statement {
+	b.sql = b.String()
+	return b.statement
+}
+
+func quote(name string) string { return pgx.Identifier{name}.Sanitize() }
+
+// reference names the table in UPDATE, DELETE and SELECT: without the children
+// that it may have by inheritance, but with the partitions.
+func reference(table *catalog.Table) string {
+	if table.Partitioned {
+		return table.QualifiedName()
+	}
+	return "ONLY " + table.QualifiedName()
+}
+
+func insertStatement(table *catalog.Table) statement {
+	b := builder{table: table}
+	b.WriteString("INSERT INTO " + table.QualifiedName())
+	if len(table.Columns) == 0 {
+		b.WriteString(" DEFAULT VALUES")
+		return b.build()
+	}
+	for i := range table.Columns {
+		b.WriteString(separator(i, " (", ", ") + quote(table.Columns[i].Name))
+	}
+	// Without identity columns the clause changes nothing.
+	b.WriteString(") OVERRIDING SYSTEM VALUE VALUES ")
+	for i := range table.Columns {
+		b.WriteString(separator(i, "(", ", "))
+		b.parameter(false, i)
+	}
+	b.WriteString(")")
+	return b.build()
+}
+
+func separator(i int, first, later string) string {
+	if i == 0 {
+		return first
+	}
+	return later
+}
+
+// updateStatement sets every column that was sent, also those whose value did not
+// change: triggers on UPDATE OF a column fire for it as they do natively.
+func updateStatement(table *catalog.Table, search, newer decoder.Tuple) statement {
+	b := builder{table: table}
+	b.update(search, newer)
+	b.where(search)
+	return b.build()
+}
+
+func (b *builder) update(search, newer decoder.Tuple) {
+	b.WriteString("UPDATE " + reference(b.table) + " SET ")
+	set := 0
+	for i, value := range newer {
+		if value.Kind == decoder.Unchanged || keepsIdentity(b.table, search, newer, i) {
+			continue
+		}
+		b.WriteString(separator(set, "", ", ") + quote(b.table.Columns[i].Name) + " = ")
+		b.parameter(false, i)
+		set++
+	}
+	if set == 0 && len(b.table.Columns) > 0 {
+		// Nothing to set is still an update: a new row version, and triggers.
+		name := quote(b.table.Columns[0].Name)
+		b.WriteString(name + " = " + name)
+	}
+}
+
+// keepsIdentity tells whether column i is an identity column GENERATED ALWAYS,
+// which an UPDATE may not name, that keeps its value: it is part of the key that
+// the row is found by, and that key is the new tuple's own.
+func keepsIdentity(table *catalog.Table, search, newer decoder.Tuple, i int) bool {
+	column := &table.Columns[i]
+	return column.IdentityAlways && column.Key && table.Search == catalog.ByKey && sameTuple(search, newer)
+}
+
+func deleteStatement(table *catalog.Table, search decoder.Tuple) statement {
+	b := builder{table: table}
+	b.WriteString("DELETE FROM " + reference(table))
+	b.where(search)
+	return b.build()
+}
+
+// where adds the condition that names the row. By key it is the key's own
+// equality. By row it is one row out of those that are equal in every column.
+func (b *builder) where(search decoder.Tuple) {
+	if b.table.Search == catalog.ByKey {
+		b.WriteString(" WHERE ")
+		b.conditions(search)
+		return
+	}
+	// A concurrent update of the row makes this statement find nothing although
+	// another one may be equal: the caller takes 0 rows as "not sure".
+	row := "ctid"
+	if b.table.Partitioned {
+		row = "(tableoid, ctid)"
+	}
+	columns := strings.Trim(row, "()")
+	b.WriteString(" WHERE " + row + " = (SELECT " + columns + " FROM " + reference(b.table) + " WHERE ")
+	b.conditions(search)
+	b.WriteString(" LIMIT 1 FOR UPDATE)")
+}
+
+func (b *builder) conditions(search decoder.Tuple) {
+	count := 0
+	for i := range b.table.Columns {
+		column := &b.table.Columns[i]
+		if b.table.Search == catalog.ByKey && !column.Key {
+			continue
+		}
+		b.WriteString(separator(count, "", " AND "))
+		count++
+		name := quote(column.Name)
+		switch {
+		case b.table.Search == catalog.ByRow && search[i].Kind == decoder.Null:
+			b.WriteString(name + " IS NULL")
+		case column.Equality == "":
+			// The type has no equality of its own. The same bytes are the same value.
+			b.WriteString("pg_catalog.record_image_eq(ROW(" + name + "), ROW(")
+			b.parameter(true, i)
+			b.WriteString("))")
+		default:
+			b.WriteString(name + " " + column.Equality + " ")
+			b.parameter(true, i)
+		}
+	}
+	if count == 0 {
+		b.WriteString("true")
+	}
+}
+
+// An exact update or delete by row takes two statements. The first locks one row
+// and says where it is; unlike a single statement it goes on to the next equal row
+// when a concurrent transaction changed the first.
+func findStatement(table *catalog.Table, search decoder.Tuple) statement {
+	b := builder{table: table}
+	b.WriteString("SELECT tableoid, ctid FROM " + reference(table) + " WHERE ")
+	b.conditions(search)
+	b.WriteString(" LIMIT 1 FOR UPDATE")
+	return b.build()
+}
+
+// updateFoundStatement and deleteFoundStatement are the second: their last two
+// parameters are what findStatement returned.
+func updateFoundStatement(table *catalog.Table, search, newer decoder.Tuple) statement {
+	b := builder{table: table}
+	b.update(search, newer)
+	b.whereFound()
+	return b.build()
+}
+
+func deleteFoundStatement(table *catalog.Table) statement {
+	b := builder{table: table}
+	b.WriteString("DELETE FROM " + reference(table))
+	b.whereFound()
+	return b.build()
+}
+
+func (b *builder) whereFound() {
+	const oidType, tidType = 26, 27 // pg_type.dat
+	first := len(b.parameters) + 1
+	b.types = append(b.types, oidType, tidType)
+	b.WriteString(" WHERE tableoid = $" + strconv.Itoa(first) + " AND ctid = $" + strconv.Itoa(first+1))
+}

@@ -1,0 +1,227 @@
+// Package pgpipe is a thin seam over pgconn's pipeline mode: statements go out
+// without waiting for one another and their outcomes come back in the order in
+// which they were sent, each with the token that its sender gave it.
+//
+//	Prepare, Exec ──► buffer ──Flush──► server
+//	     token                             │
+//	  Result{Token} ◄────── Next ◄─────────┘
+//
+// After an error the server ignores everything up to the next Sync: Recover
+// sends it and reads on to the end. The package knows nothing of transactions,
+// tables or replication.
+package pgpipe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// flushAt is how many bytes may wait in the write buffer. Large enough for few
+// system calls, small enough that neither side's socket buffer fills up for long.
+const flushAt = 128 << 10
+
+// Result is the outcome of one statement.
+type Result struct {
+	// Token is the number that was given to Exec.
+	Token uint64
+	// Tag is the command tag, such as "UPDATE 1".
+	Tag pgconn.CommandTag
+}
+
+// request is something that was sent and whose outcome was not read yet.
+type request struct{ token uint64 }
+
+// Pipe is one connection in pipeline mode. It is not safe for concurrent use.
+type Pipe struct {
+	conn     *pgconn.PgConn
+	pipeline *pgconn.Pipeline
+	// sent[head:] are the requests whose outcomes are still to be read, in order.
+	sent []request
+	head int
+	// unflushed counts the bytes that were queued since the last flush.
+	unflushed int
+	// syncs counts the Syncs that were sent and not answered yet.
+	syncs int
+}
+
+// New puts the connection into pipeline mode. The connection belongs to the pipe
+// from then on. There is no context: a pipe is stopped by closing its connection.
+func New(conn *pgconn.PgConn) *Pipe {
+	return &Pipe{conn: conn, pipeline: conn.StartPipeline(context.Background())}
+}
+
+// Prepare queues the preparation of a named statement. Next returns its token only
+// with an error.
+func (p *Pipe) Prepare(token uint64, name, sql string, types []uint32) {
+	p.pipeline.SendPrepare(name, sql, types)
+	p.push(request{token: token}, len(name)+len(sql))
+}
+
+// Deallocate queues the removal of a prepared statement.
+func (p *Pipe) Deallocate(name string) {
+	p.pipeline.SendDeallocate(name)
+	p.push(request{}, len(name))
+}
+
+// Exec queues one execution of a prepared statement. Nil values are NULL; formats
+// are those of pgconn (none: all text). The values are copied before it returns.
+func (p *Pipe) Exec(token uint64, name string, values [][]byte, formats []int16) error {
+	p.pipeline.SendQueryPrepared(name, values, formats, nil)
+	size := 32
+	for _, value := range values {
+		size += len(value) + 4
+	}
+	p.push(request{token}, size)
+	if p.unflushed >= flushAt {
+		return p.Flush()
+	}
+	return nil
+}
+
+// Sync queues the end of a unit of work: the server forgets an error there and,
+// outside of a transaction block, commits. Its answer is read by Next on the way.
+func (p *Pipe) Sync() {
+	p.pipeline.SendPipelineSync()
+	p.syncs++
+	p.push(request{}, 5)
+}
+
+func (p *Pipe) push(r request, size int) {
+	if p.head == len(p.sent) {
+		p.sent, p.head = p.sent[:0], 0
+	}
+	p.sent = append(p.sent, r)
+	p.unflushed += size
+}
+
+// Waiting returns how many outcomes are still to be read.
+func (p *Pipe) Waiting() int { return len(p.sent) - p.head }
+
+// Flush sends what is queued and asks the server to send all outcomes.
+func (p *Pipe) Flush() error {
+	if p.unflushed == 0 {
+		return nil
+	}
+	p.unflushed = 0
+	p.pipeline.SendFlushRequest()
+	if err := p.pipeline.Flush(); err != nil {
+		return fmt.Errorf("send to the target: %w", err)
+	}
+	return nil
+}
+
+// Next reads the outcome of the oldest statement whose outcome was not read yet;
+// outcomes of Prepare and Deallocate are read on the way. It reports false when
+// there is none left. After a *pgconn.PgError only Recover may follow.
+func (p *Pipe) Next() (Result, bool, error) {
+	for p.head < len(p.sent) {
+		if err := p.Flush(); err != nil {
+			return Result{}, false, err
+		}
+		r := p.sent[p.head]
+		p.head++
+		outcome, err := p.pipeline.GetResults()
+		if err != nil {
+			return Result{Token: r.token}, true, err
+		}
+		switch outcome := outcome.(type) {
+		case *pgconn.ResultReader:
+			tag, err := outcome.Close()
+			return Result{Token: r.token, Tag: tag}, true, err
+		case *pgconn.PipelineSync:
+			p.syncs--
+		case nil:
+			return Result{}, false, errors.New("read from the target: no outcome for a statement that was sent")
+		}
+	}
+	return Result{}, false, nil
+}
+
+// Parameter is one value of a QueryTyped.
+type Parameter struct {
+	Value  []byte // nil is NULL
+	Type   uint32 // zero lets the server infer it
+	Binary bool
+}
+
+// Query runs one statement by itself, with text parameters whose types the server
+// infers, and returns its rows as text; a nil field is NULL. All earlier outcomes
+// must have been read. After a *pgconn.PgError only Recover may follow.
+func (p *Pipe) Query(sql string, parameters ...string) ([][][]byte, error) {
+	typed := make([]Parameter, len(parameters))
+	for i, parameter := range parameters {
+		typed[i].Value = []byte(parameter)
+	}
+	return p.QueryTyped(sql, typed)
+}
+
+// QueryTyped is Query with parameters of given types and formats.
+func (p *Pipe) QueryTyped(sql string, parameters []Parameter) ([][][]byte, error) {
+	if p.Waiting() > 0 {
+		return nil, errors.New("query on the target while outcomes of earlier statements are unread")
+	}
+	values := make([][]byte, len(parameters))
+	types := make([]uint32, len(parameters))
+	formats := make([]int16, len(parameters))
+	for i, parameter := range parameters {
+		values[i], types[i] = parameter.Value, parameter.Type
+		if parameter.Binary {
+			formats[i] = 1
+		}
+	}
+	p.pipeline.SendQueryParams(sql, values, types, formats, nil)
+	p.pipeline.SendFlushRequest()
+	p.unflushed = 0
+	if err := p.pipeline.Flush(); err != nil {
+		return nil, fmt.Errorf("send to the target: %w", err)
+	}
+	outcome, err := p.pipeline.GetResults()
+	if err != nil {
+		return nil, err
+	}
+	reader, ok := outcome.(*pgconn.ResultReader)
+	if !ok {
+		return nil, fmt.Errorf("read from the target: unexpected outcome %T of a query", outcome)
+	}
+	result := reader.Read()
+	return result.Rows, result.Err
+}
+
+// Recover leaves the ignored state after an error: it sends a Sync, unless one is
+// on its way already, and reads everything up to it. A transaction block that was
+// open is a failed one then.
+func (p *Pipe) Recover() error {
+	if p.syncs == 0 {
+		p.Sync()
+	}
+	p.sent, p.head = p.sent[:0], 0
+	if err := p.Flush(); err != nil {
+		return err
+	}
+	for p.syncs > 0 {
+		outcome, err := p.pipeline.GetResults()
+		if err != nil {
+			if _, ok := errors.AsType[*pgconn.PgError](err); ok {
+				continue
+			}
+			return fmt.Errorf("read from the target: %w", err)
+		}
+		switch outcome := outcome.(type) {
+		case *pgconn.PipelineSync:
+			p.syncs--
+		case *pgconn.ResultReader:
+			// The outcome of a statement that ran before the error. Its own
+			// error, if it has one, leads to the same Sync.
+			_, _ = outcome.Close()
+		case nil:
+			return errors.New("read from the target: the pipeline ended before its Sync")
+		}
+	}
+	return nil
+}
+
+// TxStatus is the transaction status as of the last Sync: 'I', 'T' or 'E'.
+func (p *Pipe) TxStatus() byte { return p.conn.TxStatus() }
