@@ -35,7 +35,6 @@ func TestControlSessionIgnoresHostileDefaults(t *testing.T) {
 		want := controlSettings()
 		want["application_name"] = "pgapply:orders:control"
 		want["datestyle"] = "ISO, MDY"
-		want["search_path"] = `""`
 		want["work_mem"] = "3MB" // other settings of the user's pass
 		if server.Major() >= 17 {
 			want["transaction_timeout"] = "0"
