@@ -16,8 +16,8 @@ import (
 
 func TestControlSessionIgnoresHostileDefaults(t *testing.T) {
 	onMajors(t, func(t *testing.T, server *cluster.Cluster) {
+		role(t, server, "boss", "superuser")
 		uri := pgtest.Database(t, server)
-		pgtest.Exec(t, uri, `create role boss superuser login`)
 		for _, setting := range []string{
 			`search_path = evil, pg_catalog`, `statement_timeout = '900s'`, `lock_timeout = '1ms'`,
 			`idle_in_transaction_session_timeout = '1ms'`, `idle_session_timeout = '900s'`,

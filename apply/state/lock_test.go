@@ -14,8 +14,8 @@ import (
 func TestOneRunnerAtATime(t *testing.T) {
 	onMajors(t, func(t *testing.T, server *cluster.Cluster) {
 		ctx := t.Context()
+		role(t, server, "nobody", "")
 		uri, elsewhere := pgtest.Database(t, server), pgtest.Database(t, server)
-		pgtest.Exec(t, uri, `create role nobody login`)
 		first := connect(t, uri, "orders")
 		store, err := Open(ctx, first, "orders")
 		require.NoError(t, err)
@@ -117,6 +117,6 @@ func TestLockKeysAreForEver(t *testing.T) {
 	store := newStore(nil, "orders")
 	store.schema = 4_000_000_000
 	class := int32(4_000_000_000 - 1<<32)
-	require.Equal(t, LockKey{Class: class, Object: 0}, store.RunnerLock())
-	require.Equal(t, LockKey{Class: class, Object: 0}, store.WriterLock())
+	require.Equal(t, LockKey{Class: class, Object: 1528615109}, store.RunnerLock())
+	require.Equal(t, LockKey{Class: class, Object: 1735353638}, store.WriterLock())
 }

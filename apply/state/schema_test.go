@@ -149,9 +149,8 @@ func TestHostileObjectsOnTheSearchPath(t *testing.T) {
 // Nobody may prepare a schema in which our role would run his code.
 func TestSchemaOfAStranger(t *testing.T) {
 	server := pgtest.SharedServer(t)
-	administrator := server.URI("postgres")
-	pgtest.Exec(t, administrator, `create role mallory login`, `create role worker login`)
-	t.Cleanup(func() { pgtest.Exec(t, administrator, `drop role mallory, worker`) })
+	role(t, server, "mallory", "")
+	role(t, server, "worker", "")
 	for name, prepare := range map[string]string{
 		"schema": `create schema pgapply`,
 		"table": `create schema pgapply; create table pgapply.version (version int); insert into pgapply.version values (1);
@@ -183,8 +182,8 @@ func TestSchemaOfAStranger(t *testing.T) {
 
 func TestUnprivilegedRole(t *testing.T) {
 	onMajors(t, func(t *testing.T, server *cluster.Cluster) {
+		role(t, server, `plain "role`, "")
 		uri := pgtest.Database(t, server)
-		pgtest.Exec(t, uri, `create role "plain ""role" login`)
 		user := as(t, uri, `plain "role`)
 
 		// Nothing is there and the role may not make it.

@@ -1,7 +1,6 @@
 package state
 
 import (
-	"fmt"
 	"net/url"
 	"testing"
 
@@ -14,11 +13,19 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// onMajors runs a test on the oldest and the newest major of a target.
+// onMajors runs a test on the oldest major of a target and on the wanted one.
 func onMajors(t *testing.T, test func(t *testing.T, server *cluster.Cluster)) {
-	for _, major := range []int{14, cluster.NewestMajor} {
-		t.Run(fmt.Sprint(major), func(t *testing.T) { test(t, pgtest.Start(t, pgtest.OnMajor(major))) })
-	}
+	t.Run("oldest", func(t *testing.T) { test(t, pgtest.Start(t, pgtest.OnMajor(14))) })
+	t.Run("wanted", func(t *testing.T) { test(t, pgtest.SharedServer(t)) })
+}
+
+// role makes a role that ends with the test. Make it before the database in
+// which it is to own something, which then ends first.
+func role(t *testing.T, server *cluster.Cluster, name, attributes string) {
+	t.Helper()
+	quoted := pgx.Identifier{name}.Sanitize()
+	pgtest.Exec(t, server.URI("postgres"), `create role `+quoted+` login `+attributes)
+	t.Cleanup(func() { pgtest.Exec(t, server.URI("postgres"), `drop role `+quoted) })
 }
 
 // connect opens a control session that ends with the test.

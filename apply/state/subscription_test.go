@@ -134,9 +134,9 @@ func TestForgetLeavesOthersAlone(t *testing.T) {
 // A role that has this by default cannot take it back.
 func TestStateUnderReplicaRole(t *testing.T) {
 	server := pgtest.SharedServer(t)
+	role(t, server, "replica", "superuser")
 	uri := pgtest.Database(t, server)
-	pgtest.Exec(t, uri, `create role replica superuser login`, `alter role replica set session_replication_role = replica`)
-	t.Cleanup(func() { pgtest.Exec(t, server.URI("postgres"), `drop role replica`) })
+	pgtest.Exec(t, uri, `alter role replica set session_replication_role = replica`)
 	live(t, open(t, as(t, uri, "replica"), "orders"))
 }
 
