@@ -1,0 +1,120 @@
+package txn
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+
+	"pgapply/internal/invariant"
+)
+
+// Budget bounds the memory of transactions in flight, in bytes. Half of it is
+// for open transactions, which are still arriving, and half for ready ones,
+// which are complete and not released yet. One Budget may serve several
+// assemblers; it is safe for concurrent use.
+//
+// It counts the capacity of the memory that holds changes, and an estimate of
+// what each transaction needs beside that. The descriptions of tables that
+// outlive a transaction are not counted.
+type Budget struct {
+	limit    int64
+	spooled  atomic.Int64 // bytes in spool files
+	recycler recycler
+
+	mu struct {
+		sync.Mutex
+		open  int64
+		ready int64
+		// lowered, unless nil, is closed when ready falls to half the limit.
+		lowered chan struct{}
+	}
+}
+
+// NewBudget returns a budget of limit bytes.
+func NewBudget(limit int64) *Budget { return &Budget{limit: limit} }
+
+// Used is the memory of all transactions in flight, in bytes.
+func (b *Budget) Used() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.mu.open + b.mu.ready
+}
+
+// Wait blocks while ready transactions take more than half of the budget, or
+// until ctx ends, whose cause it then returns. The reader of a stream calls it
+// before it reads on; somebody else must be releasing transactions meanwhile.
+func (b *Budget) Wait(ctx context.Context) error {
+	for {
+		lowered := b.overfull()
+		if lowered == nil {
+			return nil
+		}
+		select {
+		case <-lowered:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// overfull returns nil when there is room, else what to wait for.
+func (b *Budget) overfull() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.mu.ready <= b.limit/2 {
+		return nil
+	}
+	if b.mu.lowered == nil {
+		b.mu.lowered = make(chan struct{})
+	}
+	return b.mu.lowered
+}
+
+// reserve charges size bytes to the open transactions if they then take no more
+// than half of the budget.
+func (b *Budget) reserve(size int64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.mu.open+size > b.limit/2 {
+		return false
+	}
+	b.mu.open += size
+	return true
+}
+
+// charge adds size bytes, which may be negative, to the open transactions
+// whatever they take.
+func (b *Budget) charge(size int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.mu.open += size
+	invariant.Check(b.mu.open >= 0, "open transactions take %d bytes", b.mu.open)
+}
+
+// complete moves size bytes from the open transactions to the ready ones.
+func (b *Budget) complete(size int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.mu.open -= size
+	b.mu.ready += size
+	invariant.Check(b.mu.open >= 0, "open transactions take %d bytes", b.mu.open)
+}
+
+// chargeReady adds size bytes to the ready transactions.
+func (b *Budget) chargeReady(size int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.mu.ready += size
+}
+
+// release takes size bytes from the ready transactions.
+func (b *Budget) release(size int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.mu.ready -= size
+	invariant.Check(b.mu.ready >= 0, "ready transactions take %d bytes", b.mu.ready)
+	if b.mu.lowered != nil && b.mu.ready <= b.limit/2 {
+		close(b.mu.lowered)
+		b.mu.lowered = nil
+	}
+}

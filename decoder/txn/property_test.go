@@ -1,0 +1,129 @@
+package txn
+
+import (
+	"fmt"
+	"io"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// Whatever the sessions of a publisher do, and however little memory there is,
+// the transactions that come out are those that went in, in their order.
+func TestAssemblesWhatThePublisherDid(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := newSubscriber(t)
+		p := newPublisher(t, s.receive)
+		for range rapid.IntRange(1, 40).Draw(t, "steps") {
+			p.step()
+			require.Equal(t, len(p.streams), s.assembler.Stats().OpenStreams)
+		}
+		s.close()
+	})
+}
+
+// subscriber feeds an assembler and compares what it returns.
+type subscriber struct {
+	*rapid.T
+	spool     memorySpool
+	budget    *Budget
+	assembler *Assembler
+	socket    []byte // each frame is overwritten by the next
+	kept      []*Transaction
+	expected  []*expected
+}
+
+func newSubscriber(t *rapid.T) *subscriber {
+	limit := rapid.SampledFrom([]int64{1, 3000, 8000, 40_000, 1 << 20}).Draw(t, "limit")
+	s := &subscriber{T: t, budget: NewBudget(limit)}
+	options := Options{Budget: s.budget}
+	if rapid.Bool().Draw(t, "spool") {
+		options.Spool = s.spool.create
+	}
+	s.assembler = NewAssembler(options)
+	return s
+}
+
+func (s *subscriber) receive(f frame, completes *expected) {
+	s.socket = append(s.socket[:0], f...)
+	transaction, err := s.assembler.Add(s.socket)
+	require.NoError(s, err, "message %c", f[0])
+	poison(s.socket)
+	require.Equal(s, completes != nil, transaction != nil, "message %c", f[0])
+	if transaction != nil {
+		s.kept, s.expected = append(s.kept, transaction), append(s.expected, completes)
+	}
+	s.checkBudget()
+	for transaction != nil && len(s.kept) > 0 && rapid.IntRange(0, 2).Draw(s.T, "release") > 0 {
+		s.take()
+	}
+}
+
+// take compares the oldest transaction, twice, and releases it.
+func (s *subscriber) take() {
+	for range 2 {
+		if diff := cmp.Diff(s.expected[0], observe(s.kept[0]), cmp.AllowUnexported(expected{})); diff != "" {
+			s.Fatalf("the transaction differs (-want +got):\n%s", diff)
+		}
+	}
+	s.kept[0].Release()
+	s.kept, s.expected = s.kept[1:], s.expected[1:]
+}
+
+func observe(t *Transaction) *expected {
+	e := &expected{header: fmt.Sprintf("%s %d at %s, end %s, streamed %t, gid %q, origin %q",
+		t.Kind, t.XID, t.FinalLSN, t.EndLSN, t.Streamed, t.GID, t.Origin)}
+	changes := t.Changes()
+	for range t.Len() {
+		change, err := changes.Next()
+		if err != nil {
+			e.changes = append(e.changes, err.Error())
+			return e
+		}
+		e.changes = append(e.changes, showChange(t, change))
+	}
+	if _, err := changes.Next(); err != io.EOF {
+		e.changes = append(e.changes, fmt.Sprintf("%v instead of the end", err))
+	}
+	return e
+}
+
+// checkBudget counts again what the budget must have counted.
+func (s *subscriber) checkBudget() {
+	var open, tapes, ready int64
+	add := func(o *assembly) {
+		open += o.bookkeeping + o.tape.memory
+		tapes += o.tape.memory
+	}
+	if s.assembler.plain.Transaction != nil {
+		add(&s.assembler.plain)
+	}
+	for _, stream := range s.assembler.streams {
+		add(stream)
+	}
+	for _, transaction := range s.kept {
+		ready += transaction.bookkeeping + transaction.tape.memory
+		if buffer := transaction.reader.buffer; buffer != nil {
+			ready += buffer.capacity()
+		}
+	}
+	require.Equal(s, open, s.budget.mu.open)
+	require.Equal(s, ready, s.budget.mu.ready)
+	if s.assembler.spool != nil {
+		require.LessOrEqual(s, tapes, s.budget.limit/2)
+	}
+}
+
+func (s *subscriber) close() {
+	require.NoError(s, s.assembler.Close())
+	for len(s.kept) > 0 {
+		s.take()
+	}
+	require.Zero(s, s.budget.Used())
+	require.Zero(s, s.budget.spooled.Load())
+	require.Zero(s, s.spool.open())
+	_, err := s.assembler.Add(frame{'E'})
+	require.ErrorContains(s, err, "closed")
+}

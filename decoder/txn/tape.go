@@ -1,0 +1,195 @@
+package txn
+
+import (
+	"encoding/binary"
+	"io"
+
+	"pgapply/internal/invariant"
+)
+
+// SpoolFile is a volatile file for the changes of one transaction, which no
+// memory is left for. One goroutine uses it at a time. Its errors name the file
+// or its directory.
+type SpoolFile interface {
+	io.Writer   // appends
+	io.ReaderAt // from the start of the file
+	// Truncate cuts the file to its first size bytes; the next Write continues
+	// there.
+	Truncate(size int64) error
+	// Close removes the file.
+	Close() error
+}
+
+// record is one change as it is stored. On the tape it reads, in big endian,
+//
+//	length of kind and body 4 | relation 4 | subxid 4 | kind 1 | body
+//
+// where kind and body are the frame of the change as it would be outside a
+// stream block, that is without a transaction id.
+type record struct {
+	relation uint32 // index into the transaction's table; the first of several
+	subxid   uint32
+	kind     byte
+	body     []byte
+}
+
+const (
+	recordHeader = 12
+	// noRelation is the relation of a record that concerns none.
+	noRelation = ^uint32(0)
+)
+
+func (r *record) size() int { return recordHeader + 1 + len(r.body) }
+
+// head appends everything but the body.
+func (r *record) head(to []byte) []byte {
+	to = binary.BigEndian.AppendUint32(to, uint32(1+len(r.body)))
+	to = binary.BigEndian.AppendUint32(to, r.relation)
+	to = binary.BigEndian.AppendUint32(to, r.subxid)
+	return append(to, r.kind)
+}
+
+// tape holds the records of one transaction in the order of their arrival: the
+// first stored bytes in a file, the rest in chunks. No record lies in two
+// places, and a position on the tape is the same whether it is in the file or
+// in memory, so that moving records to the file changes nothing else.
+//
+// A tape does not account for its memory: its methods say by how much it
+// changes, and the owner tells the budget.
+type tape struct {
+	size   int64 // bytes of all records
+	count  int   // records
+	stored int64 // bytes at the start that are in the file
+	file   SpoolFile
+	chunks []*chunk
+	memory int64 // capacity of the chunks
+	few    [2]*chunk
+	writes [recordHeader + 1]byte // the head that writeThrough passes to the file
+}
+
+// last returns the chunk that the next record goes to if it fits.
+func (t *tape) last() *chunk {
+	if len(t.chunks) == 0 {
+		return nil
+	}
+	return t.chunks[len(t.chunks)-1]
+}
+
+func (t *tape) fits(size int) bool {
+	last := t.last()
+	return last != nil && last.fits(size)
+}
+
+// append stores a record, which must fit.
+func (t *tape) append(r *record) {
+	last := t.last()
+	last.data = append(r.head(last.data), r.body...)
+	t.size += int64(r.size())
+	t.count++
+	invariant.Check(int64(cap(last.data)) <= t.memory, "a chunk of %d bytes has grown", cap(last.data))
+}
+
+// nextChunk is the capacity of the chunk that a record of size bytes needs.
+func (t *tape) nextChunk(size int) int64 {
+	if last := t.last(); last != nil {
+		size = max(size, min(4*cap(last.data), largestChunk))
+	}
+	return int64(chunkCapacity(size))
+}
+
+// grow adds a chunk of that capacity.
+func (t *tape) grow(capacity int64, r *recycler) {
+	if t.chunks == nil {
+		t.chunks = t.few[:0]
+	}
+	t.chunks = append(t.chunks, r.newChunk(int(capacity)))
+	t.memory += capacity
+}
+
+// writeThrough appends a record to the file. No chunk may be left.
+func (t *tape) writeThrough(r *record, b *Budget) error {
+	invariant.Check(len(t.chunks) == 0, "a record overtakes %d chunks", len(t.chunks))
+	if err := t.write(r.head(t.writes[:0]), b); err != nil {
+		return err
+	}
+	if err := t.write(r.body, b); err != nil {
+		return err
+	}
+	t.size = t.stored
+	t.count++
+	return nil
+}
+
+// flush moves all chunks to the file, which must exist, and returns the memory
+// that is free now.
+func (t *tape) flush(b *Budget) (freed int64, err error) {
+	for _, c := range t.chunks {
+		if err := t.write(c.data, b); err != nil {
+			return 0, err
+		}
+	}
+	return t.free(&b.recycler), nil
+}
+
+func (t *tape) write(data []byte, b *Budget) error {
+	n, err := t.file.Write(data)
+	t.stored += int64(n)
+	b.spooled.Add(int64(n))
+	return err
+}
+
+// cut forgets all records from the position size on, before which there are
+// count, and returns the memory that is free now.
+func (t *tape) cut(size int64, count int, b *Budget) (freed int64, err error) {
+	for len(t.chunks) > 0 && t.size > size {
+		last := t.last()
+		start := t.size - int64(len(last.data))
+		if start < size {
+			last.data = last.data[:size-start]
+			t.size = size
+			break
+		}
+		t.size = start
+		freed += t.pop(&b.recycler)
+	}
+	if size < t.stored {
+		if err := t.file.Truncate(size); err != nil {
+			return freed, err
+		}
+		b.spooled.Add(size - t.stored)
+		t.stored, t.size = size, size
+	}
+	t.count = count
+	invariant.Check(t.size == size, "a tape cut at %d ends at %d", size, t.size)
+	return freed, nil
+}
+
+// pop frees the last chunk.
+func (t *tape) pop(r *recycler) (freed int64) {
+	last := len(t.chunks) - 1
+	freed = t.chunks[last].capacity()
+	r.freeChunk(t.chunks[last])
+	t.chunks[last] = nil
+	t.chunks = t.chunks[:last]
+	t.memory -= freed
+	return freed
+}
+
+// free gives all chunks back.
+func (t *tape) free(r *recycler) (freed int64) {
+	for len(t.chunks) > 0 {
+		freed += t.pop(r)
+	}
+	return freed
+}
+
+// closeFile removes the file, if there is one.
+func (t *tape) closeFile(b *Budget) error {
+	if t.file == nil {
+		return nil
+	}
+	err := t.file.Close()
+	b.spooled.Add(-t.stored)
+	t.file = nil
+	return err
+}
