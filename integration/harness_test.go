@@ -24,6 +24,9 @@ type link struct {
 	source, target string
 	name           string
 
+	// mode says how play goes about it.
+	mode mode
+
 	engine *apply.Engine
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -49,6 +52,47 @@ func (l *link) both(sql ...string) {
 func (l *link) onSource(sql ...string) { l.t.Helper(); pgtest.Exec(l.t, l.source, sql...) }
 func (l *link) onTarget(sql ...string) { l.t.Helper(); pgtest.Exec(l.t, l.target, sql...) }
 
+// mode is a way to bring a workload to the target that must make no difference.
+type mode struct {
+	name string
+	// backlog lets the workload pile up before the engine starts, so that it comes
+	// in groups.
+	backlog bool
+	change  func(*apply.Options)
+}
+
+// eachMode runs a test once for each mode.
+func eachMode(t *testing.T, test func(t *testing.T, l *link)) {
+	for _, m := range []mode{
+		{"live", false, func(*apply.Options) {}},
+		{"backlog", true, func(*apply.Options) {}},
+		{"binary", true, func(o *apply.Options) { o.Binary = true }},
+	} {
+		t.Run(m.name, func(t *testing.T) {
+			l := newLink(t)
+			l.mode = m
+			test(t, l)
+		})
+	}
+}
+
+// play runs the workload on the publisher, each string a transaction, and brings
+// it to the target as the mode says.
+func (l *link) play(workload ...string) {
+	l.t.Helper()
+	if l.engine == nil {
+		l.start()
+	}
+	if l.mode.backlog {
+		l.stop()
+	}
+	l.onSource(workload...)
+	if l.mode.backlog {
+		l.start()
+	}
+	l.catchUp()
+}
+
 // options are those of a start: publication p, slot and name as the database.
 func (l *link) options(change ...func(*apply.Options)) apply.Options {
 	o := apply.DefaultOptions()
@@ -56,8 +100,11 @@ func (l *link) options(change ...func(*apply.Options)) apply.Options {
 	o.Publications = []string{"p"}
 	o.SpoolDir = l.t.TempDir()
 	o.Log = zaptest.NewLogger(l.t, zaptest.Level(zap.DebugLevel))
-	for _, apply := range change {
-		apply(&o)
+	if l.mode.change != nil {
+		l.mode.change(&o)
+	}
+	for _, set := range change {
+		set(&o)
 	}
 	return o
 }

@@ -90,13 +90,13 @@ func (s *Session) table(relation *decoder.Relation) (*table, error) {
 	if t != nil && t.relation == relation {
 		return t, nil
 	}
+	if t != nil {
+		s.forget(t)
+	}
 	// A table's binding is read from the catalogs between its changes, by this
 	// session, so that it fits what the transaction itself may have locked.
 	if err := s.drain(0); err != nil {
 		return nil, err
-	}
-	if t != nil {
-		s.forget(t)
 	}
 	t = &table{number: uint32(len(s.ordered)), relation: relation}
 	if relation.Namespace != stateSchema && s.options.Member(relation.Namespace, relation.Name) {
