@@ -241,6 +241,7 @@ func (a *attempt) openSession(ctx context.Context) error {
 		URI: a.options.Target, Passfile: a.options.TargetPassfile,
 		ApplicationName:   a.options.Name + ":w0",
 		SynchronousCommit: a.options.SynchronousCommit,
+		Binary:            a.options.Binary,
 		Member:            members.has,
 		Log:               a.log,
 	})

@@ -45,7 +45,9 @@ type Table struct {
 // Column is a column of the target that takes values from the publisher.
 type Column struct {
 	Name string
-	// TypeOID is the column's own type, a domain's OID where it is a domain.
+	// TypeOID is the type to give values as: the column's own, a domain's OID where
+	// it is a domain. Only for binary values that the column can take by a
+	// lossless conversion it is the publisher's.
 	TypeOID uint32
 	// Equality compares two values of the column, ready for an SQL text, such as
 	// OPERATOR(pg_catalog.=). It is empty for types without a default equality.
@@ -54,8 +56,8 @@ type Column struct {
 	Key bool
 	// IdentityAlways columns refuse to be set by an UPDATE.
 	IdentityAlways bool
-	// TakesBinary says that both ends have the same type, so that a value in the
-	// publisher's binary form means the same here.
+	// TakesBinary says that a value in the publisher's binary form means the same
+	// here, when it is given as TypeOID.
 	TakesBinary bool
 }
 
@@ -88,9 +90,10 @@ type MismatchError struct {
 
 func (e *MismatchError) Error() string { return e.Reason }
 
-// Load binds the publisher's relation to the table of the same name. It returns
-// a *MismatchError when the two do not fit.
-func Load(querier Querier, relation *decoder.Relation) (*Table, error) {
+// Load binds the publisher's relation to the table of the same name. binary says
+// that the publisher sends values in binary form where it can. It returns a
+// *MismatchError when the two do not fit.
+func Load(querier Querier, relation *decoder.Relation, binary bool) (*Table, error) {
 	table := &Table{Schema: relation.Namespace, Name: relation.Name}
 	identity, err := table.loadHead(querier)
 	if err != nil {
@@ -100,7 +103,7 @@ func Load(querier Querier, relation *decoder.Relation) (*Table, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the columns of %s: %w", table.QualifiedName(), err)
 	}
-	if err := table.mapColumns(relation, columns); err != nil {
+	if err := table.mapColumns(relation, columns, binary); err != nil {
 		return nil, err
 	}
 	key, err := loadKey(querier, table.OID, identity)
@@ -250,7 +253,7 @@ func operator(schema, name []byte) string {
 }
 
 // mapColumns finds the target's column for each published one, by name.
-func (t *Table) mapColumns(relation *decoder.Relation, columns map[string]localColumn) error {
+func (t *Table) mapColumns(relation *decoder.Relation, columns map[string]localColumn, binary bool) error {
 	var missing, generated []string
 	t.Columns = make([]Column, len(relation.Columns))
 	for i, remote := range relation.Columns {
@@ -263,6 +266,10 @@ func (t *Table) mapColumns(relation *decoder.Relation, columns map[string]localC
 		}
 		t.Columns[i] = local.Column
 		t.Columns[i].TakesBinary = local.sameType(remote)
+		if binary && !t.Columns[i].TakesBinary && local.widens(remote.TypeOID) {
+			t.Columns[i].TypeOID = remote.TypeOID
+			t.Columns[i].TakesBinary = true
+		}
 	}
 	if len(missing) > 0 {
 		return t.mismatch("add the column on the target, or take it out of the publication",
@@ -284,6 +291,27 @@ func (c *localColumn) sameType(remote decoder.Column) bool {
 		return c.baseType == remote.TypeOID
 	}
 	return c.baseTypeSchema == remote.TypeNamespace && c.baseTypeName == remote.TypeName
+}
+
+// widens tells whether the server itself turns a value of the publisher's built-in
+// type into the column's without losing anything. In text form no such thing is
+// needed: there the column's own input function reads the value.
+func (c *localColumn) widens(remote uint32) bool {
+	const int2, int4, int8, text, varchar = 21, 23, 20, 25, 1043 // pg_type.dat
+	if c.TypeOID != c.baseType {
+		return false
+	}
+	switch remote {
+	case int2:
+		return c.baseType == int4 || c.baseType == int8
+	case int4:
+		return c.baseType == int8
+	case text:
+		return c.baseType == varchar
+	case varchar:
+		return c.baseType == text
+	}
+	return false
 }
 
 func plural(names []string) string {

@@ -100,7 +100,7 @@ func (s *Session) table(relation *decoder.Relation) (*table, error) {
 	}
 	t = &table{number: uint32(len(s.ordered)), relation: relation}
 	if relation.Namespace != stateSchema && s.options.Member(relation.Namespace, relation.Name) {
-		bound, err := catalog.Load(s.pipe, relation)
+		bound, err := catalog.Load(s.pipe, relation, s.options.Binary)
 		if err != nil {
 			return nil, verdict(err)
 		}
@@ -122,7 +122,7 @@ func (s *Session) mustExist(relation *decoder.Relation) error {
 	if relation.Namespace == stateSchema {
 		return nil
 	}
-	_, err := catalog.Load(s.pipe, &decoder.Relation{Namespace: relation.Namespace, Name: relation.Name})
+	_, err := catalog.Load(s.pipe, &decoder.Relation{Namespace: relation.Namespace, Name: relation.Name}, false)
 	return verdict(err)
 }
 

@@ -41,6 +41,8 @@ type Options struct {
 	ApplicationName string
 	// SynchronousCommit is the session's setting of that name.
 	SynchronousCommit string
+	// Binary says that the publisher sends values in binary form where it can.
+	Binary bool
 	// Member tells whether a table belongs to the subscription. Changes of other
 	// tables are left out, and counted.
 	Member func(schema, table string) bool
