@@ -44,7 +44,7 @@ func Connect(ctx context.Context, options Options) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn := &Conn{dialer: newDialer(options.plain), log: options.Log}
+	conn := &Conn{dialer: newDialer(options.wrap), log: options.Log}
 	if conn.log == nil {
 		conn.log = zap.NewNop()
 	}

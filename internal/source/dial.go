@@ -18,20 +18,35 @@ const (
 	userTimeout = 30 * time.Second
 )
 
+// Near publishers get a small, fixed receive buffer, which the kernel would
+// otherwise let grow. While that buffer has less room than the window we have
+// announced, the kernel acknowledges when we read and not after every few
+// messages, and the publisher's kernel joins what it may not send yet. For
+// 100,000 small transactions that is 4,000 segments instead of 240,000, and half
+// of the walsender's CPU. A far publisher needs the large window.
+const (
+	near = time.Millisecond // time to connect: one round trip
+	// nearBuffer is the largest that Linux grants without being configured.
+	nearBuffer = 212992
+)
+
 // dialer opens the sockets of one Conn and owns them: those of attempts that
 // failed, the one in use, and those on which pgconn cancels a query.
 type dialer struct {
-	plain  bool
+	wrap   func(net.Conn) (socket, error)
 	ctx    context.Context // ends when the dialer is closed
 	cancel context.CancelFunc
 
 	mu   sync.Mutex
-	open []net.Conn
+	open []socket
 }
 
-func newDialer(plain bool) *dialer {
+func newDialer(wrap func(net.Conn) (socket, error)) *dialer {
+	if wrap == nil {
+		wrap = newSocket
+	}
 	ctx, cancel := context.WithCancel(context.Background())
-	return &dialer{plain: plain, ctx: ctx, cancel: cancel}
+	return &dialer{wrap: wrap, ctx: ctx, cancel: cancel}
 }
 
 func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, error) {
@@ -41,13 +56,17 @@ func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, e
 	tcp := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{
 		Enable: true, Idle: keepaliveIdle, Interval: keepaliveInterval, Count: keepaliveCount,
 	}}
+	start := time.Now()
 	conn, err := tcp.DialContext(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
+	if stream, ok := conn.(*net.TCPConn); ok && (isLoopback(stream) || time.Since(start) < near) {
+		_ = stream.SetReadBuffer(nearBuffer) // without it only speed is lost
+	}
 	socket, err := d.wrap(conn)
 	if err != nil {
-		return nil, errors.Join(err, conn.Close())
+		return nil, err
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -58,11 +77,9 @@ func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, e
 	return socket, nil
 }
 
-func (d *dialer) wrap(conn net.Conn) (net.Conn, error) {
-	if d.plain {
-		return &watchedConn{Conn: conn, silence: newSilence()}, nil
-	}
-	return newSocket(conn)
+func isLoopback(conn *net.TCPConn) bool {
+	remote, ok := conn.RemoteAddr().(*net.TCPAddr)
+	return ok && remote.IP.IsLoopback()
 }
 
 // close closes every socket, which ends what pgconn still does with them.

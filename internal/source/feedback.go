@@ -41,6 +41,9 @@ type feedback struct {
 	mu       sync.Mutex
 	position Position
 
+	// question is set when the next status is to ask for an answer.
+	question atomic.Bool
+
 	wake chan struct{} // holds one: a status is due now
 	quit chan struct{}
 	done chan struct{}
@@ -106,7 +109,7 @@ func (f *feedback) run() {
 			f.fail(&ReceiveTimeoutError{Silence: silent})
 			return
 		}
-		ask := silent >= f.timeout/2 && !asked
+		ask := silent >= f.timeout/2 && !asked || f.question.Swap(false)
 		asked = silent >= f.timeout/2
 		if due || ask || time.Since(sent) >= f.interval {
 			if err := f.send(ask); errors.Is(err, os.ErrDeadlineExceeded) {

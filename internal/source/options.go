@@ -3,6 +3,7 @@ package source
 import (
 	"fmt"
 	"maps"
+	"net"
 	"net/url"
 	"os"
 	"slices"
@@ -33,8 +34,9 @@ type Options struct {
 	// Log receives what the publisher says in notices; nil logs nothing.
 	Log *zap.Logger
 
-	// plain reads without coalescing, for comparison in the benchmark.
-	plain bool
+	// wrap makes the socket from a new connection; nil means newSocket. The
+	// benchmark compares others.
+	wrap func(net.Conn) (socket, error)
 }
 
 const defaultConnectTimeout = 30 * time.Second

@@ -1,7 +1,7 @@
+//go:build !linux
+
 package source
 
 import "net"
 
-func newSocket(conn net.Conn) (socket, error) {
-	return &watchedConn{Conn: conn, silence: newSilence()}, nil
-}
+func newSocket(conn net.Conn) (socket, error) { return newPacedConn(conn), nil }

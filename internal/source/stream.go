@@ -124,6 +124,12 @@ func streamError(server *pgconn.PgError) error {
 // received, which releases nothing. It never blocks.
 func (s *Stream) Report(position Position, urgent bool) { s.feedback.report(position, urgent) }
 
+// Ask has the publisher send a keepalive with its position. It never blocks.
+func (s *Stream) Ask() {
+	s.feedback.question.Store(true)
+	s.feedback.due()
+}
+
 // Interrupt ends a Receive that waits, and every later one, with ErrInterrupted.
 func (s *Stream) Interrupt() {
 	s.interrupted.Store(true)

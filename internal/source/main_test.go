@@ -1,0 +1,9 @@
+package source
+
+import (
+	"testing"
+
+	"pgapply/internal/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
