@@ -28,6 +28,9 @@ GOLANGCILINT := bin/tools/golangci-lint-$(GOLANGCILINT_VERSION)/golangci-lint
 
 FUZZTIME ?= 30s
 
+# Servers of the integration tests: one major for both ends.
+PG ?= 18
+
 ##@ Everyday
 
 help: ## List the targets
@@ -35,7 +38,13 @@ help: ## List the targets
 	  /^##@ / {printf "\n%s\n", substr($$0, 5)} \
 	  /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-test: unit race ## Everything a change must pass: what CI runs
+build: ## Build bin/pgapply
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/pgapply ./cmd/pgapply
+
+demo: build ## Replicate between two throw-away servers, and compare every row
+	bin/pgapply demo
+
+test: unit race integration ## Everything a change must pass: what CI runs
 	@echo "make test: passed"
 
 fmt: $(GOFUMPT) ## Format all Go files
@@ -49,8 +58,11 @@ lint: $(GOLANGCILINT) ## Formatting, vet and linters (the first run builds the l
 unit: ## Packages that need no database: seconds
 	$(GOTEST) $(UNIT_PACKAGES)
 
-race: ## Every package under the race detector, on clusters of its own where it needs them
+race: ## Every package but integration under the race detector, with servers where it needs them
 	$(GOTEST) -race $(RACE_PACKAGES)
+
+integration: ## The whole engine against real servers of major PG (18)
+	PGAPPLY_TEST_MAJOR=$(PG) $(GOTEST) ./integration/...
 
 fuzz: ## Each fuzz target for FUZZTIME (30s)
 	@grep -rHoE --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . \
@@ -68,4 +80,4 @@ $(GOFUMPT):
 $(GOLANGCILINT):
 	GOBIN=$(abspath $(@D)) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCILINT_VERSION)
 
-.PHONY: help test fmt lint unit race fuzz
+.PHONY: help build demo test fmt lint unit race integration fuzz

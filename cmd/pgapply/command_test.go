@@ -1,0 +1,190 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"pgapply/apply"
+	"pgapply/apply/stream"
+	"pgapply/cmd/pgapply/demo"
+	"pgapply/internal/lsn"
+)
+
+// called is what a command line came to.
+type called struct {
+	options  *apply.Options // nil when the engine was not started
+	out, log string
+	err      error
+}
+
+// call runs a command line, with an engine that only notes its options.
+func call(t *testing.T, environment map[string]string, arguments ...string) called {
+	for name, value := range environment {
+		t.Setenv(name, value)
+	}
+	var c called
+	var out, log bytes.Buffer
+	root := newRoot(func(_ context.Context, options apply.Options) error {
+		c.options = &options
+		return options.Validate()
+	})
+	root.SetOut(&out)
+	root.SetErr(&log)
+	root.SetArgs(arguments)
+	c.err = root.ExecuteContext(t.Context())
+	c.out, c.log = out.String(), log.String()
+	return c
+}
+
+func run(flags ...string) []string {
+	return append([]string{"run", "--source", "dbname=a", "--target", "dbname=b", "--publication", "p", "--copy-data=false"}, flags...)
+}
+
+func TestRunHasTheEnginesDefaults(t *testing.T) {
+	c := call(t, nil, run()...)
+	require.NoError(t, c.err)
+	want := apply.DefaultOptions()
+	want.Source, want.Target, want.Publications = "dbname=a", "dbname=b", []string{"p"}
+	want.Log = c.options.Log
+	require.Equal(t, want, *c.options)
+}
+
+func TestRunTakesEveryFlag(t *testing.T) {
+	c := call(t, nil, run("--name", "sub", "--source-passfile", "/a", "--target-passfile", "/b", "--wait=false",
+		"--publication", "with, comma", "--slot", "s", "--create-slot=false", "--failover", "--streaming", "on", "--binary",
+		"--origin", "none", "--endpos", "1/2", "--on-error", "stop", "--synchronous-commit", "local",
+		"--max-group-transactions", "1", "--max-group-rows", "2", "--max-group-bytes", "3kB", "--max-group-age", "4ms",
+		"--memory-limit", "5MiB", "--spool-dir", "/c", "--spool-limit", "6GB")...)
+	require.NoError(t, c.err)
+	require.Equal(t, apply.Options{
+		Name: "sub", Source: "dbname=a", Target: "dbname=b", SourcePassfile: "/a", TargetPassfile: "/b",
+		Publications: []string{"p", "with, comma"}, Slot: "s", Failover: true, Streaming: "on", Binary: true, Origin: "none",
+		EndLSN: lsn.LSN(1<<32 + 2), OnError: "stop", SynchronousCommit: "local",
+		MaxGroup:    stream.Limits{Transactions: 1, Rows: 2, Bytes: 3 << 10, Age: 4 * time.Millisecond},
+		MemoryLimit: 5 << 20, SpoolDir: "/c", SpoolLimit: 6 << 30, Log: c.options.Log,
+	}, *c.options)
+}
+
+func TestEnvironmentStandsInForFlags(t *testing.T) {
+	environment := map[string]string{
+		"PGAPPLY_SOURCE": "dbname=a", "PGAPPLY_TARGET": "dbname=b", "PGAPPLY_COPY_DATA": "false",
+		"PGAPPLY_PUBLICATION": `one,"two, three"`, "PGAPPLY_BINARY": "true", "PGAPPLY_MAX_GROUP_AGE": "2s",
+		"PGAPPLY_ENDPOS": "current", "PGAPPLY_SLOT": "",
+	}
+	c := call(t, environment, "run", "--max-group-age", "3s", "--binary=false")
+	require.NoError(t, c.err)
+	require.Equal(t, "dbname=a", c.options.Source)
+	require.Equal(t, []string{"one", "two, three"}, c.options.Publications)
+	require.True(t, c.options.EndAtCurrent)
+	require.False(t, c.options.Binary, "the command line wins")
+	require.Equal(t, 3*time.Second, c.options.MaxGroup.Age, "the command line wins")
+
+	c = call(t, environment, "run", "--publication", "four")
+	require.NoError(t, c.err)
+	require.Equal(t, []string{"four"}, c.options.Publications, "a list is replaced, not extended")
+}
+
+func TestFaultsOfTheCommandLine(t *testing.T) {
+	for _, test := range []struct {
+		name        string
+		environment map[string]string
+		arguments   []string
+		says        []string
+	}{
+		{"unknown command", nil, []string{"rnu"}, []string{`unknown command "rnu"`, "`pgapply run`"}},
+		{"unknown flag", nil, run("--workers", "4"), []string{"--workers", "pgapply run --help"}},
+		{"argument", nil, run("more"), []string{`"more"`}},
+		{"size", nil, run("--memory-limit", "lots"), []string{`"lots" is not a size`}},
+		{"position", nil, run("--endpos", "end"), []string{`"end"`, "current"}},
+		{"log level", nil, run("--log-level", "loud"), []string{`"loud"`, "debug"}},
+		{"log format", nil, run("--log-format", "xml"), []string{`"xml"`, "json"}},
+		{"boolean variable", map[string]string{"PGAPPLY_BINARY": "perhaps"}, run(), []string{"PGAPPLY_BINARY", `"perhaps"`, "bool"}},
+		{"list variable", map[string]string{"PGAPPLY_PUBLICATION": `"a`}, []string{"run"}, []string{"PGAPPLY_PUBLICATION"}},
+		{"initial copy by default", nil, []string{"run"}, []string{"--copy-data=false", "--source", "--target", "--publication"}},
+		{"initial copy", nil, run("--copy-data=true"), []string{"--copy-data=true is not there yet"}},
+		{"status without a target", nil, []string{"status"}, []string{"--target", "PGAPPLY_TARGET"}},
+		{"cleanup without a target", nil, []string{"cleanup"}, []string{"--target", "PGAPPLY_TARGET"}},
+		{"cleanup without a publisher", nil, []string{"cleanup", "--target", "dbname=b"}, []string{"--source", "--keep-slot"}},
+		{"demo without time", nil, []string{"demo", "--duration", "0s"}, []string{"--duration"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			c := call(t, test.environment, test.arguments...)
+			require.Equal(t, exitConfiguration, exitCode(c.err), "%v", c.err)
+			var printed bytes.Buffer
+			report(&printed, c.err)
+			for _, text := range test.says {
+				require.Contains(t, printed.String(), text)
+			}
+		})
+	}
+}
+
+func TestPasswordOnTheCommandLineGetsAWarningAndIsNotShown(t *testing.T) {
+	c := call(t, nil, run("--source", "postgres://me:hunter2@db/x", "--log-format", "json")...)
+	require.NoError(t, c.err)
+	require.Contains(t, c.log, "PGAPPLY_SOURCE")
+	require.NotContains(t, c.log+c.out, "hunter2")
+
+	c = call(t, map[string]string{"PGAPPLY_TARGET": "host=db password=hunter2"}, "run", "--source", "dbname=a", "--publication", "p", "--copy-data=false")
+	require.NoError(t, c.err)
+	require.Empty(t, c.log, "nobody sees it in the environment")
+}
+
+func TestHoldsPassword(t *testing.T) {
+	for connection, want := range map[string]bool{
+		"":                                    false,
+		"dbname=x user=password":              false,
+		"host=h password=x":                   true,
+		"password = 'x y'":                    true,
+		"sslpassword=x":                       true,
+		"passfile=/x":                         false,
+		"postgres://u@h/d":                    false,
+		"postgres://u:p@h/d":                  true,
+		"postgresql://h/d?user=u&password=p":  true,
+		"postgres://u:p@h1:5432,h2:5433/d":    true,
+		"postgres://u@h/d?application_name=x": false,
+	} {
+		require.Equal(t, want, holdsPassword(connection), connection)
+	}
+}
+
+func TestHelpIsForPeople(t *testing.T) {
+	c := call(t, nil)
+	require.NoError(t, c.err, "help is no failure")
+	for _, command := range []string{"run", "status", "cleanup", "demo", "version"} {
+		require.Contains(t, c.out, command)
+		help := call(t, nil, command, "--help")
+		require.NoError(t, help.err)
+		require.Contains(t, help.out, "Usage:")
+	}
+	require.Contains(t, call(t, nil, "run", "--help").out, "PGAPPLY_NAME")
+}
+
+func TestVersion(t *testing.T) {
+	c := call(t, nil, "version")
+	require.NoError(t, c.err)
+	require.Regexp(t, `^pgapply \S+\ncommit  .+\ngo      go1\.\d+`, c.out)
+}
+
+func TestExitCodes(t *testing.T) {
+	require.Equal(t, 0, exitCode(nil))
+	require.Equal(t, 1, exitCode(errors.New("x")))
+	for class, code := range map[apply.Class]int{
+		apply.Other: 1, apply.Configuration: 2, apply.Refused: 3, apply.Source: 4, apply.Target: 5, apply.Conflict: 6, apply.SlotLost: 7,
+	} {
+		require.Equal(t, code, exitCode(fmt.Errorf("wrapped: %w", &apply.Error{Class: class, Err: errors.New("x")})))
+	}
+	require.Equal(t, 8, exitCode(&demo.DifferenceError{Tables: []string{"t"}}))
+}
+
+func TestReportPrintsEachFaultAndTheRemedy(t *testing.T) {
+	var printed bytes.Buffer
+	report(&printed, &apply.Error{Err: errors.Join(errors.New("one"), errors.New("two")), Hint: "do this"})
+	require.Equal(t, "pgapply: one\npgapply: two\nhint: do this\n", printed.String())
+}

@@ -1,0 +1,55 @@
+package main
+
+import (
+	"net/url"
+	"regexp"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// connectionFlags are the flags by which every command finds a subscription.
+func connectionFlags(flags *pflag.FlagSet, name, source, target, sourcePassfile, targetPassfile *string) {
+	flags.StringVar(name, "name", *name, "`NAME` of the subscription, of a-z, 0-9 and _")
+	flags.StringVar(source, "source", *source, "`URI` or keyword string of the publisher, as libpq takes it")
+	flags.StringVar(target, "target", *target, "`URI` or keyword string of the target")
+	flags.StringVar(sourcePassfile, "source-passfile", *sourcePassfile, "password `FILE` for the publisher, in the format of ~/.pgpass")
+	flags.StringVar(targetPassfile, "target-passfile", *targetPassfile, "password `FILE` for the target")
+}
+
+// targetGiven asks for --target. Where it were empty, the PG* variables alone would
+// decide which database is meant.
+func targetGiven(cmd *cobra.Command, target string) error {
+	if target == "" {
+		return usageError(cmd, "no target given: set --target or %s to its connection URI", variable("target"))
+	}
+	return nil
+}
+
+// exposedPasswords names the flags whose value on the command line holds a
+// password, which everyone on the machine can read there.
+func exposedPasswords(cmd *cobra.Command) []string {
+	var names []string
+	for _, name := range []string{"source", "target"} {
+		flag := cmd.Flags().Lookup(name)
+		if flag != nil && flag.Changed && holdsPassword(flag.Value.String()) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// holdsPassword looks at a connection string alone, and not at the files and
+// variables that may add a password to it.
+func holdsPassword(connection string) bool {
+	if strings.HasPrefix(connection, "postgres://") || strings.HasPrefix(connection, "postgresql://") {
+		parsed, err := url.Parse(connection)
+		if err != nil {
+			return strings.Contains(connection, "@") // several hosts, say; better one warning too many
+		}
+		_, inUser := parsed.User.Password()
+		return inUser || parsed.Query().Has("password") || parsed.Query().Has("sslpassword")
+	}
+	return regexp.MustCompile(`(?:^|\s)(?:ssl)?password\s*=`).MatchString(connection)
+}

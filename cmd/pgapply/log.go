@@ -1,0 +1,46 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/pflag"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+)
+
+// logOptions say how to log. Logs go to stderr; stdout is for what was asked for.
+type logOptions struct{ format, level string }
+
+func defaultLogOptions(level string) logOptions { return logOptions{format: "console", level: level} }
+
+func (o *logOptions) flags(flags *pflag.FlagSet) {
+	flags.StringVar(&o.format, "log-format", o.format, "`FORMAT`: console, or json for one object a line")
+	flags.StringVar(&o.level, "log-level", o.level, "least `LEVEL`: debug, info, warn or error")
+}
+
+// logger returns the log, and reports a value that it does not know.
+func (o *logOptions) logger(to io.Writer) (*zap.Logger, error) {
+	level, err := zapcore.ParseLevel(o.level)
+	if err != nil || level < zap.DebugLevel || level > zap.ErrorLevel {
+		return nil, fmt.Errorf("--log-level %q is not one of debug, info, warn, error", o.level)
+	}
+	config := zap.NewProductionEncoderConfig()
+	config.TimeKey = "time"
+	config.EncodeTime = zapcore.TimeEncoderOfLayout(time.RFC3339Nano)
+	config.EncodeDuration = zapcore.StringDurationEncoder
+	var encoder zapcore.Encoder
+	switch o.format {
+	case "json":
+		encoder = zapcore.NewJSONEncoder(config)
+	case "console":
+		config.EncodeTime = zapcore.TimeEncoderOfLayout("2006-01-02 15:04:05.000")
+		config.EncodeLevel = zapcore.CapitalLevelEncoder
+		config.ConsoleSeparator = "  "
+		encoder = zapcore.NewConsoleEncoder(config)
+	default:
+		return nil, fmt.Errorf("--log-format %q is not one of console, json", o.format)
+	}
+	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(to)), level)), nil
+}

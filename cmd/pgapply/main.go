@@ -1,0 +1,55 @@
+// Command pgapply is a logical-replication subscriber for PostgreSQL.
+//
+// It binds flags and environment to the options of the packages below, and turns
+// their errors into messages and exit codes. What it does is done elsewhere.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"pgapply/apply"
+)
+
+func main() {
+	// A reader that has gone away, as in `pgapply status | head -1`, ends the
+	// output and not the replication.
+	signal.Ignore(syscall.SIGPIPE)
+	ctx := untilSignal(context.Background(), os.Exit)
+	command := newRoot(runEngine)
+	command.SetArgs(os.Args[1:])
+	err := command.ExecuteContext(ctx)
+	report(os.Stderr, err)
+	os.Exit(exitCode(err))
+}
+
+// newRoot builds the whole command. start runs the engine.
+func newRoot(start func(context.Context, apply.Options) error) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "pgapply",
+		Short: "Logical replication for PostgreSQL, outside the server",
+		Long: `pgapply receives the changes of a PostgreSQL publication and applies them to
+another PostgreSQL server, exactly once and in commit order.
+
+  try it         pgapply demo
+  replicate      pgapply run --source URI --target URI --publication NAME
+  look at it     pgapply status --source URI --target URI`,
+		Version:       version,
+		SilenceErrors: true, // main prints the error, once
+		SilenceUsage:  true, // and not the usage: it would scroll the error away
+		Args:          knownCommand,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usageError(cmd, "%w", err)
+	})
+	root.SetVersionTemplate("pgapply {{.Version}}\n")
+	root.DisableFlagsInUseLine = true
+	root.SuggestionsMinimumDistance = 2 // letters
+	root.AddCommand(newRun(start), newStatus(), newCleanup(), newDemo(), newVersion())
+	return root
+}

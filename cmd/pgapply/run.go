@@ -1,0 +1,91 @@
+package main
+
+import (
+	"context"
+	"errors"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"go.uber.org/zap"
+
+	"pgapply/apply"
+)
+
+// newRun builds `pgapply run`. start runs the engine; it is a parameter so that what
+// the flags come to can be tested without one.
+func newRun(start func(context.Context, apply.Options) error) *cobra.Command {
+	options := apply.DefaultOptions()
+	options.CopyData = true
+	log := defaultLogOptions("info")
+	v := newVerb(&cobra.Command{
+		Use:   "run",
+		Short: "Apply the changes of a publication, until it is stopped",
+		Long: `Receives the changes of one or more publications and applies them to the target.
+It runs until SIGTERM or SIGINT stops it, which it does in order and with exit
+code 0; started again, it goes on where it was. A second signal exits at once.
+
+The tables must exist on the target. Their initial copy is not there yet: load
+them yourself, or start with empty tables, and say --copy-data=false.
+
+Exit codes: 0 done or asked to stop, 1 other, 2 usage or configuration, 3 refused
+by the state or the servers' set-up, 4 publisher, 5 target, 6 an apply error that
+needs a person (--on-error stop), 7 slot lost: only a new copy can help.`,
+		Example: `  pgapply run --copy-data=false --publication accounts \
+    --source 'postgres://replicator@old.example/bank' \
+    --target 'postgres://bank@new.example/bank'`,
+	}, func(cmd *cobra.Command) error {
+		logger, err := log.logger(cmd.ErrOrStderr())
+		if err != nil {
+			return &apply.Error{Class: apply.Configuration, Err: errors.Join(err, options.Validate())}
+		}
+		warnAboutPasswords(logger, exposedPasswords(cmd))
+		options.Log = logger
+		return start(cmd.Context(), options)
+	})
+	v.group("Which subscription", func(flags *pflag.FlagSet) {
+		connectionFlags(flags, &options.Name, &options.Source, &options.Target, &options.SourcePassfile, &options.TargetPassfile)
+		flags.BoolVar(&options.Wait, "wait", options.Wait, "wait for a slot or an origin that somebody else holds")
+	})
+	v.group("What to receive", func(flags *pflag.FlagSet) {
+		flags.StringArrayVar(&options.Publications, "publication", nil, "`NAME` of a publication; repeat it for several")
+		flags.StringVar(&options.Slot, "slot", "", "`NAME` of the replication slot (default that of the subscription)")
+		flags.BoolVar(&options.CreateSlot, "create-slot", options.CreateSlot, "create the slot at the first start; false adopts an existing one")
+		flags.BoolVar(&options.Failover, "failover", options.Failover, "let standbys of the publisher keep the slot (17 and later)")
+		flags.BoolVar(&options.CopyData, "copy-data", options.CopyData, "copy the tables first; for now only false is accepted")
+		flags.StringVar(&options.Streaming, "streaming", options.Streaming, "receive transactions in progress: `MODE` off, on or parallel, as far as the publisher can")
+		flags.BoolVar(&options.Binary, "binary", options.Binary, "receive values in binary form (14 and later)")
+		flags.StringVar(&options.Origin, "origin", options.Origin, "`ORIGIN` any, or none for changes that were not replicated themselves (16 and later)")
+		flags.Var(endpos{&options}, "endpos", "apply everything that committed before this `POSITION`, an LSN or the word current, then exit 0")
+	})
+	v.group("How to apply", func(flags *pflag.FlagSet) {
+		flags.StringVar(&options.OnError, "on-error", options.OnError, "`ACTION` after an apply error: retry, pause or stop")
+		flags.StringVar(&options.SynchronousCommit, "synchronous-commit", options.SynchronousCommit, "`VALUE` of synchronous_commit in the apply sessions; off loses nothing")
+		flags.IntVar(&options.MaxGroup.Transactions, "max-group-transactions", options.MaxGroup.Transactions, "at most `N` transactions share a target transaction while behind; 1 for none")
+		flags.IntVar(&options.MaxGroup.Rows, "max-group-rows", options.MaxGroup.Rows, "at most `N` rows in such a group")
+		flags.Var(size{&options.MaxGroup.Bytes}, "max-group-bytes", "at most `SIZE` of changes in such a group")
+		flags.DurationVar(&options.MaxGroup.Age, "max-group-age", options.MaxGroup.Age, "longest `TIME` between the first and the last commit of such a group")
+	})
+	v.group("Limits", func(flags *pflag.FlagSet) {
+		flags.Var(size{&options.MemoryLimit}, "memory-limit", "`SIZE` of the changes held in memory")
+		flags.StringVar(&options.SpoolDir, "spool-dir", options.SpoolDir, "`DIRECTORY` for what does not fit (default the system's temporary one)")
+		flags.Var(size{&options.SpoolLimit}, "spool-limit", "most `SIZE` of what is spooled there")
+	})
+	v.group("Logs", log.flags)
+	return v.Command
+}
+
+// runEngine runs until the engine is done, or ctx stops it.
+func runEngine(ctx context.Context, options apply.Options) error {
+	engine, err := apply.New(options)
+	if err != nil {
+		return err
+	}
+	return engine.Run(ctx)
+}
+
+func warnAboutPasswords(log *zap.Logger, flags []string) {
+	for _, name := range flags {
+		log.Warn("the command line shows a password to everyone on this machine; use a password file or "+variable(name),
+			zap.String("flag", "--"+name))
+	}
+}

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"pgapply/apply"
+	"pgapply/operate"
+)
+
+func newStatus() *cobra.Command {
+	ends := operate.Endpoints{Name: apply.DefaultOptions().Name}
+	asJSON := false
+	v := newVerb(&cobra.Command{
+		Use:   "status",
+		Short: "Show positions, lag, tables and the runner of a subscription",
+		Long: `Reads what the runner has recorded on the target, and what the publisher says
+about the slot where --source is given. It works while no runner lives, too, and
+then says so. What needs attention comes last.`,
+		Example: `  pgapply status --target 'postgres://bank@new.example/bank'
+  pgapply status --json | jq .problems`,
+	}, func(cmd *cobra.Command) error {
+		if err := targetGiven(cmd, ends.Target); err != nil {
+			return err
+		}
+		report, err := operate.ReadStatus(cmd.Context(), ends)
+		if err != nil {
+			return err
+		}
+		if asJSON {
+			return printJSON(cmd.OutOrStdout(), report)
+		}
+		say(cmd.OutOrStdout(), report.Text())
+		return nil
+	})
+	v.group("Which subscription", func(flags *pflag.FlagSet) {
+		connectionFlags(flags, &ends.Name, &ends.Source, &ends.Target, &ends.SourcePassfile, &ends.TargetPassfile)
+	})
+	v.group("Output", func(flags *pflag.FlagSet) {
+		flags.BoolVar(&asJSON, "json", false, "print JSON, whose names stay stable")
+	})
+	return v.Command
+}
+
+// say writes text for a reader who may have gone away meanwhile, which is no
+// failure of the command.
+func say(out io.Writer, text string) { _, _ = io.WriteString(out, text) }
+
+func printJSON(out io.Writer, value any) error {
+	text, err := json.MarshalIndent(value, "", "  ")
+	if err != nil {
+		return err
+	}
+	say(out, string(text)+"\n")
+	return nil
+}
