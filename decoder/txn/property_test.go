@@ -1,6 +1,7 @@
 package txn
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"testing"
@@ -55,7 +56,7 @@ func (s *subscriber) receive(f frame, completes *expected) {
 	if transaction != nil {
 		s.kept, s.expected = append(s.kept, transaction), append(s.expected, completes)
 	}
-	s.checkBudget()
+	checkBudget(s, s.assembler, s.kept)
 	for transaction != nil && len(s.kept) > 0 && rapid.IntRange(0, 2).Draw(s.T, "release") > 0 {
 		s.take()
 	}
@@ -84,35 +85,36 @@ func observe(t *Transaction) *expected {
 		}
 		e.changes = append(e.changes, showChange(t, change))
 	}
-	if _, err := changes.Next(); err != io.EOF {
+	if _, err := changes.Next(); !errors.Is(err, io.EOF) {
 		e.changes = append(e.changes, fmt.Sprintf("%v instead of the end", err))
 	}
 	return e
 }
 
-// checkBudget counts again what the budget must have counted.
-func (s *subscriber) checkBudget() {
-	var open, tapes, ready int64
-	add := func(o *assembly) {
-		open += o.bookkeeping + o.tape.memory
+// checkBudget counts again what the budget must have counted. The transactions
+// in ready are those that are complete and not released.
+func checkBudget(t require.TestingT, a *Assembler, ready []*Transaction) {
+	var openBytes, tapes, readyBytes int64
+	count := func(o *assembly) {
+		openBytes += o.bookkeeping + o.tape.memory
 		tapes += o.tape.memory
 	}
-	if s.assembler.plain.Transaction != nil {
-		add(&s.assembler.plain)
+	if a.plain.Transaction != nil {
+		count(&a.plain)
 	}
-	for _, stream := range s.assembler.streams {
-		add(stream)
+	for _, stream := range a.streams {
+		count(stream)
 	}
-	for _, transaction := range s.kept {
-		ready += transaction.bookkeeping + transaction.tape.memory
+	for _, transaction := range ready {
+		readyBytes += transaction.bookkeeping + transaction.tape.memory
 		if buffer := transaction.reader.buffer; buffer != nil {
-			ready += buffer.capacity()
+			readyBytes += buffer.capacity()
 		}
 	}
-	require.Equal(s, open, s.budget.mu.open)
-	require.Equal(s, ready, s.budget.mu.ready)
-	if s.assembler.spool != nil {
-		require.LessOrEqual(s, tapes, s.budget.limit/2)
+	require.Equal(t, openBytes, a.budget.mu.open)
+	require.Equal(t, readyBytes, a.budget.mu.ready)
+	if a.spool != nil {
+		require.LessOrEqual(t, tapes, a.budget.limit/2)
 	}
 }
 

@@ -2,6 +2,7 @@ package txn
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 
@@ -140,7 +141,7 @@ func (r *Reader) readAhead(size int64) error {
 	data := r.buffer.data[:min(int64(cap(r.buffer.data)), int64(kept)+left)]
 	n, err := t.tape.file.ReadAt(data[kept:], r.offset)
 	if n < len(data)-kept {
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			err = io.ErrUnexpectedEOF
 		}
 		return err

@@ -40,7 +40,7 @@ func TestScripts(t *testing.T) {
 }
 
 type script struct {
-	t         *testing.T
+	t         testing.TB
 	wire      wire
 	spool     *memorySpool
 	budget    *Budget
@@ -283,7 +283,7 @@ func show(out io.Writer, t *Transaction) {
 	changes := t.Changes()
 	for {
 		change, err := changes.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return
 		}
 		if err != nil {

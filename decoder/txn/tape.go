@@ -86,7 +86,7 @@ func (t *tape) append(r *record) {
 	last.data = append(r.head(last.data), r.body...)
 	t.size += int64(r.size())
 	t.count++
-	invariant.Check(int64(cap(last.data)) <= t.memory, "a chunk of %d bytes has grown", cap(last.data))
+	invariant.Check(int64(cap(last.data)) <= t.memory, "a chunk has grown")
 }
 
 // nextChunk is the capacity of the chunk that a record of size bytes needs.

@@ -34,7 +34,7 @@ func (f *File) Write(data []byte) (int, error) {
 // ReadAt reads from offset on, as io.ReaderAt says.
 func (f *File) ReadAt(data []byte, offset int64) (int, error) {
 	n, err := f.file.ReadAt(data, offset)
-	if err != nil && err != io.EOF {
+	if err != nil && !errors.Is(err, io.EOF) {
 		err = fmt.Errorf("read spool file: %w", err)
 	}
 	return n, err

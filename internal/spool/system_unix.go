@@ -20,7 +20,7 @@ func takeLock(name string, flags int) (*os.File, error) {
 		return nil, err
 	}
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		if err == syscall.EWOULDBLOCK {
+		if errors.Is(err, syscall.EWOULDBLOCK) {
 			err = errHeld
 		}
 		return nil, errors.Join(&fs.PathError{Op: "flock", Path: name, Err: err}, lock.Close())

@@ -1,0 +1,58 @@
+//go:build !race
+
+package txn
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Rows cost no allocation, neither when they arrive nor when they are replayed,
+// in memory or spooled: a transaction of many rows costs what one of few does.
+// (The race detector makes sync.Pool forget at random, so it is not there.)
+func TestRowsCostNoAllocation(t *testing.T) {
+	w := wire{}
+	begin, commit := w.begin(7, 1), w.commit(7, 1, 2)
+	insert := w.insert(0, 1, text("1", strings.Repeat("x", 100)))
+	other := w.insert(0, 2, text("1", strings.Repeat("x", 100)))
+	for name, options := range map[string]Options{
+		"memory":  {Budget: NewBudget(64 << 20)},
+		"spooled": {Budget: NewBudget(512 << 10), Spool: (&reusedSpool{}).create},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := NewAssembler(options)
+			feed(t, a, begin, w.relation(0, table(1, "t", "id", "v")), w.relation(0, table(2, "u", "id", "v")))
+			finish(t, a, commit).Release()
+			perTransaction := func(rows int) float64 {
+				return testing.AllocsPerRun(5, func() {
+					feed(t, a, begin)
+					for range rows / 2 {
+						_, _ = a.Add(insert)
+						_, _ = a.Add(other)
+					}
+					transaction := finish(t, a, commit)
+					for range 2 {
+						changes, err := replay(transaction)
+						require.NoError(t, err)
+						require.Equal(t, rows, changes)
+					}
+					transaction.Release()
+				})
+			}
+			few, many := perTransaction(100), perTransaction(20_000)
+			t.Logf("allocations: %.0f for 100 rows, %.0f for 20,000", few, many)
+			require.Less(t, few, 20.0)
+			require.Less(t, many, few+100, "a few are the list of chunks")
+		})
+	}
+}
+
+// reusedSpool has one file in memory of its own that is used again and again.
+type reusedSpool struct{ file memoryFile }
+
+func (s *reusedSpool) create() (SpoolFile, error) {
+	s.file = memoryFile{data: s.file.data[:0]}
+	return &s.file, nil
+}

@@ -1,0 +1,81 @@
+package txn
+
+import (
+	"errors"
+	"io"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// BenchmarkRow is what one row costs from its frame to its replay, in large
+// transactions and in those of four rows.
+func BenchmarkRow(b *testing.B) {
+	for _, variant := range []struct {
+		name  string
+		rows  int
+		limit int64
+	}{
+		{"memory", 100_000, 1 << 30},
+		{"spooled", 100_000, 4 << 20},
+		{"small", 4, 1 << 30},
+	} {
+		b.Run(variant.name, func(b *testing.B) {
+			w := wire{}
+			begin, commit := w.begin(7, 1), w.commit(7, 1, 2)
+			row := text("1234567", "1", "-4711", "0123456789012345678901234567890123456789")
+			insert := w.insert(0, 1, row)
+			a := NewAssembler(Options{
+				Budget: NewBudget(variant.limit),
+				Spool:  func() (SpoolFile, error) { return newDiskFile(b.TempDir()) },
+			})
+			feed(b, a, begin, w.relation(0, table(1, "t", "id", "branch", "balance", "filler")))
+			finish(b, a, commit).Release()
+			b.SetBytes(int64(len(insert)))
+			b.ReportAllocs()
+			add := func(f frame) *Transaction {
+				transaction, err := a.Add(f)
+				if err != nil {
+					b.Fatal(err)
+				}
+				return transaction
+			}
+			rows := 0
+			for b.Loop() {
+				if rows == 0 {
+					add(begin)
+				}
+				add(insert)
+				if rows++; rows == variant.rows {
+					drain(b, add(commit))
+					rows = 0
+				}
+			}
+			require.NoError(b, a.Close())
+		})
+	}
+}
+
+func drain(b *testing.B, transaction *Transaction) {
+	reader := transaction.Changes()
+	for {
+		if _, err := reader.Next(); err != nil {
+			if !errors.Is(err, io.EOF) {
+				b.Fatal(err)
+			}
+			break
+		}
+	}
+	transaction.Release()
+}
+
+// diskFile is a spool file on the disk of the benchmark.
+type diskFile struct{ *os.File }
+
+func newDiskFile(dir string) (SpoolFile, error) {
+	file, err := os.CreateTemp(dir, "")
+	return diskFile{file}, err
+}
+
+func (f diskFile) Close() error { return errors.Join(f.File.Close(), os.Remove(f.Name())) }
