@@ -1,0 +1,310 @@
+package operate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"pgapply/apply"
+	"pgapply/apply/state"
+	"pgapply/internal/source"
+)
+
+// CleanupOptions say what to take away.
+type CleanupOptions struct {
+	Endpoints
+	// KeepSlot leaves the publisher alone; Source may be empty then.
+	KeepSlot bool
+	// Confirmed says that the operator agreed. Without it nothing is changed, and
+	// the Removal that comes with the error says what would be.
+	Confirmed bool
+}
+
+// Removal is what a cleanup takes away, or took away.
+type Removal struct {
+	Subscription string `json:"subscription"`
+	// Slot is the recorded slot, empty when the state records none.
+	Slot    string   `json:"slot,omitempty"`
+	Origins []string `json:"origins"`
+	Tables  int      `json:"tables"`
+	// Done is what happened, one line each; empty before a confirmation.
+	Done []string `json:"done"`
+	// Remains is what was left on purpose and how to remove it by hand.
+	Remains []string `json:"remains"`
+}
+
+// Plan says in one sentence what would be taken away.
+func (r *Removal) Plan() string {
+	parts := []string{}
+	if r.Slot != "" {
+		parts = append(parts, fmt.Sprintf("replication slot %q on the publisher", r.Slot))
+	}
+	if len(r.Origins) > 0 {
+		parts = append(parts, fmt.Sprintf("replication origins %s on the target", strings.Join(r.Origins, ", ")))
+	}
+	parts = append(parts, fmt.Sprintf("the state of subscription %q (%s)", r.Subscription, counted(int64(r.Tables), "table")))
+	return strings.Join(parts, "; ") + ". Replicated rows stay."
+}
+
+func (r *Removal) did(format string, arguments ...any) {
+	r.Done = append(r.Done, fmt.Sprintf(format, arguments...))
+}
+
+func (r *Removal) remains(format string, arguments ...any) {
+	r.Remains = append(r.Remains, fmt.Sprintf(format, arguments...))
+}
+
+// Cleanup takes a subscription away: its slot on the publisher, then its
+// replication origins, then its state on the target; with the last subscription
+// the schema pgapply. Rows that were replicated stay. In this order a cleanup
+// that failed half-way can be run again, and the state names what is left to the
+// end. Where nothing is left to do it succeeds.
+//
+// It refuses while a runner lives, while prepared transactions of ours exist,
+// and where slot or target are not the recorded ones. When the publisher cannot
+// be reached it changes nothing and says how to go on without it.
+func Cleanup(ctx context.Context, options CleanupOptions) (*Removal, error) {
+	target, err := options.openTarget(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer closeTarget(target.conn)
+	if target.server.InRecovery {
+		return nil, refused("connect to its primary", "the target is a standby and cannot be written to")
+	}
+	removal := &Removal{Subscription: options.Name, Origins: []string{}, Done: []string{}, Remains: []string{}}
+	store, err := state.OpenExisting(ctx, target.conn, options.Name)
+	if errors.Is(err, state.ErrNoSchema) {
+		removal.did("database %q on the target has no state of pgapply: nothing to do", target.server.Database)
+		return removal, nil
+	}
+	if err != nil {
+		return nil, targetError(err)
+	}
+	c := &cleanup{options: options, target: target, store: store, removal: removal}
+	if err := c.lock(ctx); err != nil {
+		return nil, err
+	}
+	if err := c.look(ctx); err != nil {
+		return nil, err
+	}
+	if !options.Confirmed {
+		return removal, refused("repeat with --yes", "cleanup of subscription %q is not confirmed", options.Name)
+	}
+	return removal, c.run(ctx)
+}
+
+// cleanup is one run of Cleanup. The store's session holds the runner lock, so
+// no runner can start meanwhile.
+type cleanup struct {
+	options CleanupOptions
+	target  *targetSession
+	store   *state.Store
+	removal *Removal
+
+	subscription *state.Subscription // nil when none is recorded
+	origins      []state.Origin
+	// copied: the state was written on another server or in another database.
+	// What it names belongs to the original.
+	copied bool
+}
+
+func (c *cleanup) lock(ctx context.Context) error {
+	holder, err := c.store.TryLock(ctx)
+	if err != nil {
+		return targetError(err)
+	}
+	if holder == nil {
+		return nil
+	}
+	who := holder.String()
+	if runner, err := c.store.Runner(ctx); err == nil && runner != nil {
+		who = fmt.Sprintf("process %d on %s, %s", runner.PID, runner.Host, who)
+	}
+	return refused("stop the runner first", "subscription %q is running: %s", c.options.Name, who)
+}
+
+// look reads what there is and refuses what must not be taken away.
+func (c *cleanup) look(ctx context.Context) (err error) {
+	if c.subscription, err = c.store.Subscription(ctx); err != nil {
+		return targetError(err)
+	}
+	if c.origins, err = c.store.Origins(ctx); err != nil {
+		return targetError(err)
+	}
+	tables, err := c.store.Tables(ctx)
+	if err != nil {
+		return targetError(err)
+	}
+	c.removal.Tables = len(tables)
+	server := c.target.server
+	if sub := c.subscription; sub != nil {
+		c.removal.Slot = sub.SlotName
+		c.copied = sub.TargetSystemID != server.SystemID || sub.TargetDatabaseOID != server.DatabaseOID
+	}
+	if c.copied {
+		if !c.options.KeepSlot {
+			return refused("repeat with --keep-slot to remove the copied state only",
+				"the state of subscription %q was written on another server or database: slot %q belongs to the original", c.options.Name, c.removal.Slot)
+		}
+		c.origins = nil
+	}
+	for _, origin := range c.origins {
+		c.removal.Origins = append(c.removal.Origins, origin.Name)
+	}
+	return c.refusePrepared(ctx)
+}
+
+// refusePrepared looks for prepared transactions of this subscription. Their
+// rows are neither committed nor rolled back, and hold locks.
+func (c *cleanup) refusePrepared(ctx context.Context) error {
+	prefix := fmt.Sprintf("pgapply_%s_%d_", c.options.Name, c.target.server.DatabaseOID)
+	rows, err := c.target.conn.Query(ctx, `SELECT gid FROM pg_catalog.pg_prepared_xacts
+		WHERE database = pg_catalog.current_database() AND pg_catalog.starts_with(gid, $1) ORDER BY prepared`, prefix)
+	if err != nil {
+		return targetError(fmt.Errorf("look for prepared transactions: %w", err))
+	}
+	gids, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return targetError(fmt.Errorf("look for prepared transactions: %w", err))
+	}
+	if len(gids) == 0 {
+		return nil
+	}
+	return refused("see on the publisher what became of each, then COMMIT PREPARED or ROLLBACK PREPARED it on the target",
+		"subscription %q has prepared transactions on the target: %s", c.options.Name, strings.Join(gids, ", "))
+}
+
+func (c *cleanup) run(ctx context.Context) error {
+	if err := c.dropSlot(ctx); err != nil {
+		return err
+	}
+	for _, origin := range c.origins {
+		if err := c.dropOrigin(ctx, origin); err != nil {
+			return err
+		}
+	}
+	if err := c.store.Forget(ctx); err != nil {
+		return targetError(err)
+	}
+	if c.subscription == nil && len(c.origins) == 0 && c.removal.Tables == 0 {
+		c.removal.did("the target has no state of subscription %q", c.options.Name)
+	} else {
+		c.removal.did("deleted the state of subscription %q", c.options.Name)
+	}
+	kept, err := c.store.DropSchema(ctx)
+	switch {
+	case err != nil:
+		return targetError(err)
+	case kept == "":
+		c.removal.did("dropped schema pgapply")
+	default:
+		c.removal.did("kept schema pgapply: %s", kept)
+	}
+	return nil
+}
+
+// dropSlot drops the recorded slot, after proof that it is the one.
+func (c *cleanup) dropSlot(ctx context.Context) error {
+	sub := c.subscription
+	if sub == nil {
+		return nil
+	}
+	byHand := fmt.Sprintf("SELECT pg_drop_replication_slot('%s')", strings.ReplaceAll(sub.SlotName, "'", "''"))
+	if c.options.KeepSlot {
+		c.removal.remains("replication slot %q on the publisher, which keeps WAL until it is dropped: %s", sub.SlotName, byHand)
+		return nil
+	}
+	goOn := fmt.Sprintf("repeat with --keep-slot to clean the target only; the slot then stays and keeps WAL until somebody runs, "+
+		"in database %q of the publisher: %s", sub.Source.Database, byHand)
+	if c.options.Source == "" {
+		return &apply.Error{
+			Class: apply.Configuration, Hint: "set --source, or " + goOn,
+			Err: fmt.Errorf("no publisher given, and slot %q is to be dropped there", sub.SlotName),
+		}
+	}
+	conn, identity, err := c.options.openSource(ctx)
+	if err != nil {
+		typed := sourceError(err)
+		typed.Err = fmt.Errorf("nothing was removed: slot %q, %s and the state remain: %w",
+			sub.SlotName, counted(int64(len(c.origins)), "replication origin"), err)
+		typed.Hint = goOn
+		return typed
+	}
+	defer closeSource(conn)
+	if identity.SystemID != sub.Source.SystemID || identity.Database != sub.Source.Database {
+		return refused("give the publisher's --source, or "+goOn,
+			"--source is database %q of system %s, and slot %q was recorded in database %q of system %s",
+			identity.Database, identity.SystemID, sub.SlotName, sub.Source.Database, sub.Source.SystemID)
+	}
+	return c.dropSlotAt(ctx, conn, goOn)
+}
+
+func (c *cleanup) dropSlotAt(ctx context.Context, conn *source.Conn, goOn string) error {
+	sub := c.subscription
+	slot, err := conn.Slot(ctx, sub.SlotName)
+	switch {
+	case err != nil:
+		return sourceError(err)
+	case slot == nil:
+		c.removal.did("replication slot %q is not on the publisher any more", sub.SlotName)
+		return nil
+	case slot.Type != "logical" || slot.Plugin != "pgoutput" || slot.Database != sub.Source.Database:
+		return refused(goOn, "slot %q on the publisher is not the recorded one: it is %s, plugin %q, database %q",
+			slot.Name, slot.Type, slot.Plugin, slot.Database)
+	case slot.Active:
+		who := fmt.Sprintf("process %d", slot.ActivePID)
+		if holder, err := conn.SlotHolder(ctx, slot.Name); err == nil && holder != nil {
+			who = holder.String()
+		}
+		busy := refused("stop what uses it; a runner that was killed lets go of it within the publisher's wal_sender_timeout",
+			"slot %q on the publisher is in use by %s", slot.Name, who)
+		busy.Retryable = true
+		return busy
+	}
+	err = conn.DropSlot(ctx, slot.Name)
+	if err != nil && !is[*source.SlotMissingError](err) {
+		return sourceError(err)
+	}
+	c.removal.did("dropped replication slot %q on the publisher", slot.Name)
+	return nil
+}
+
+// dropOrigin drops an origin that the state names, unless somebody has made
+// another one of that name since.
+func (c *cleanup) dropOrigin(ctx context.Context, origin state.Origin) error {
+	tag, err := c.target.conn.Exec(ctx, `
+		SELECT pg_catalog.pg_replication_origin_drop(roname) FROM pg_catalog.pg_replication_origin
+		WHERE roname = $1 AND ($2::int8 = 0 OR roident::int8 = $2::int8)`, origin.Name, int64(origin.ID))
+	if err != nil {
+		return originError(fmt.Errorf("drop replication origin %q: %w", origin.Name, err))
+	}
+	if err := c.store.ForgetOrigin(ctx, origin.Name); err != nil {
+		return targetError(err)
+	}
+	if tag.RowsAffected() == 0 {
+		c.removal.did("replication origin %q is not on the target any more", origin.Name)
+		return nil
+	}
+	c.removal.did("dropped replication origin %q", origin.Name)
+	return nil
+}
+
+func originError(err error) error {
+	const insufficientPrivilege, objectInUse = "42501", "55006"
+	typed := targetError(err)
+	if server, ok := errors.AsType[*pgconn.PgError](err); ok {
+		switch server.Code {
+		case insufficientPrivilege:
+			typed.Hint = "as an administrator: GRANT EXECUTE ON FUNCTION pg_catalog.pg_replication_origin_drop(text) TO the role of --target"
+		case objectInUse:
+			typed.Class, typed.Retryable = apply.Refused, true
+			typed.Hint = "end the session on the target that uses it, then run the cleanup again"
+		}
+	}
+	return typed
+}

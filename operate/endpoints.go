@@ -1,0 +1,72 @@
+package operate
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"pgapply/apply/state"
+	"pgapply/internal/source"
+)
+
+// Endpoints name a subscription and where its two ends are.
+type Endpoints struct {
+	// Name of the subscription.
+	Name string
+	// Source and Target are libpq connection URIs or keyword strings. Source may
+	// be empty where the publisher is not to be asked.
+	Source, Target string
+	// SourcePassfile and TargetPassfile name a password file for one end; empty
+	// means the usual one.
+	SourcePassfile, TargetPassfile string
+}
+
+// closeGrace bounds the farewell to a server, also after the context has ended.
+const closeGrace = 2 * time.Second
+
+// targetSession is an open control session with what it is connected to.
+type targetSession struct {
+	conn   *pgx.Conn
+	server state.Target
+}
+
+func (e Endpoints) openTarget(ctx context.Context) (*targetSession, error) {
+	conn, err := state.ConnectControl(ctx, e.Target, e.TargetPassfile, e.Name)
+	if err != nil {
+		return nil, targetError(err)
+	}
+	server, err := state.ReadTarget(ctx, conn)
+	if err != nil {
+		closeTarget(conn)
+		return nil, targetError(err)
+	}
+	return &targetSession{conn: conn, server: server}, nil
+}
+
+// closeTarget says farewell. When that fails nothing is lost: the server has
+// answered every statement.
+func closeTarget(conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.Background(), closeGrace)
+	defer cancel()
+	_ = conn.Close(ctx)
+}
+
+// openSource returns the publisher's connection and identity.
+func (e Endpoints) openSource(ctx context.Context) (*source.Conn, source.Identity, error) {
+	conn, err := source.Connect(ctx, source.Options{
+		URI: e.Source, Passfile: e.SourcePassfile, ApplicationName: "pgapply:" + e.Name + ":control",
+	})
+	if err != nil {
+		return nil, source.Identity{}, sourceError(err)
+	}
+	identity, err := conn.Identify(ctx)
+	if err != nil {
+		closeSource(conn)
+		return nil, source.Identity{}, sourceError(err)
+	}
+	return conn, identity, nil
+}
+
+// closeSource is closeTarget for the publisher.
+func closeSource(conn *source.Conn) { _ = conn.Close() }

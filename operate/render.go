@@ -1,0 +1,162 @@
+package operate
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"pgapply/apply/state"
+)
+
+// Text writes the report for a person: one line for each thing, the name of the
+// thing in the first column, problems last.
+func (r *Report) Text() string {
+	var page page
+	enabled := "enabled"
+	if !r.Enabled {
+		enabled = "paused"
+	}
+	page.line("subscription", "%s (%s)", r.Subscription, enabled)
+	r.runnerLines(&page)
+	page.line("target", "PostgreSQL %s, database %s", version(r.Target.Version), r.Target.Database)
+	r.publisherLines(&page)
+	if r.Slot.Name != "" {
+		page.line("slot", "%s", r.slotLine())
+	}
+	if r.Status != nil {
+		statusLines(&page, r.Status)
+	} else {
+		page.line("acknowledged", "%s", r.Slot.Acknowledged)
+	}
+	page.line("tables", "%s", tablesLine(r.Tables))
+	if r.LastError != "" {
+		when := ""
+		if r.LastErrorAt != nil {
+			when = " (" + r.LastErrorAt.UTC().Format(time.RFC3339) + ")"
+		}
+		page.line("last error", "%s%s", r.LastError, when)
+		if r.LastErrorHint != "" {
+			page.line("  remedy", "%s", r.LastErrorHint)
+		}
+	}
+	for _, problem := range r.Problems {
+		page.line("attention", "%s", problem)
+	}
+	return page.text.String()
+}
+
+// page is a text of lines with a label each.
+type page struct{ text strings.Builder }
+
+func (p *page) line(label, format string, arguments ...any) {
+	content := strings.ReplaceAll(fmt.Sprintf(format, arguments...), "\n", " ")
+	fmt.Fprintf(&p.text, "%-14s%s\n", label, content)
+}
+
+func (r *Report) runnerLines(page *page) {
+	switch {
+	case r.Runner.Lock == "":
+		page.line("runner", "none")
+	case !r.Runner.Alive:
+		page.line("runner", "silent for %s; lock held by %s", seconds(r.Runner.HeartbeatAge), r.Runner.Lock)
+	case r.Runner.PID == 0:
+		page.line("runner", "starting; lock held by %s", r.Runner.Lock)
+	default:
+		phase := "starting"
+		if r.Status != nil {
+			phase = fmt.Sprintf("%s for %s", r.Status.Phase, duration(r.Status.UpdatedAt.Sub(r.Status.Since)))
+			if r.Status.WaitingFor != "" {
+				phase += ": " + r.Status.WaitingFor
+			}
+		}
+		page.line("runner", "%s; process %d on %s, pgapply %s, heartbeat %s ago",
+			phase, r.Runner.PID, r.Runner.Host, r.Runner.Version, seconds(r.Runner.HeartbeatAge))
+	}
+}
+
+func (r *Report) publisherLines(page *page) {
+	switch publisher := r.Publisher; {
+	case publisher != nil && publisher.Reachable:
+		page.line("publisher", "PostgreSQL %s, database %s, at %s", version(publisher.Version), publisher.Database, publisher.Current)
+	case publisher != nil:
+		page.line("publisher", "not reachable")
+	case r.Status != nil && r.Status.Publisher.Version > 0:
+		page.line("publisher", "PostgreSQL %s, database %s (not asked)", version(r.Status.Publisher.Version), r.Status.Publisher.Database)
+	default:
+		page.line("publisher", "not asked")
+	}
+}
+
+func (r *Report) slotLine() string {
+	line := fmt.Sprintf("%s (%s)", r.Slot.Name, r.Slot.State)
+	if r.Publisher == nil || !r.Publisher.Reachable {
+		return line
+	}
+	slot := r.Publisher.Slot
+	if slot == nil {
+		return line + ", not there"
+	}
+	if slot.Lost != "" {
+		return line + ", lost: " + slot.Lost
+	}
+	if slot.Active {
+		line += fmt.Sprintf(", in use by process %d", slot.ActivePID)
+	} else {
+		line += ", not in use"
+	}
+	return fmt.Sprintf("%s; confirmed %s, %s behind, keeps %s of WAL", line, slot.ConfirmedFlush, size(r.Publisher.LagBytes), size(slot.RetainedBytes))
+}
+
+func statusLines(page *page, status *state.Status) {
+	stream := status.Stream
+	if stream.Protocol > 0 {
+		format := "text"
+		if stream.Binary {
+			format = "binary"
+		}
+		page.line("stream", "publications %s; protocol %d, streaming %s, %s, origin %s",
+			strings.Join(stream.Publications, ", "), stream.Protocol, stream.Streaming, format, stream.Origin)
+	}
+	page.line("received", "%s", status.Received)
+	page.line("applied", "%s", status.Applied)
+	page.line("flushed", "%s", status.Flushed)
+	page.line("acknowledged", "%s", status.Acknowledged)
+	if status.LagBytes > 0 {
+		page.line("lag", "%s not applied, the last applied transaction is %s old", size(status.LagBytes), seconds(status.LagSeconds))
+	} else {
+		page.line("lag", "none")
+	}
+	page.line("done", "%s in %s; rows: %s inserted, %s updated, %s deleted; %s", counted(status.Transactions, "transaction"),
+		counted(status.Groups, "group"), count(status.Rows.Inserted), count(status.Rows.Updated), count(status.Rows.Deleted),
+		counted(status.Rows.Truncated, "truncation"))
+	if status.Misses != (state.Misses{}) {
+		page.line("missing rows", "%s, %s", counted(status.Misses.Update, "update"), counted(status.Misses.Delete, "delete"))
+	}
+	page.line("memory", "%s; spool %s; %s", part(status.MemoryBytes, status.MemoryLimit), part(status.SpoolBytes, status.SpoolLimit),
+		counted(int64(status.OpenStreams), "open stream"))
+	if status.Retries > 0 {
+		page.line("retries", "%s", count(status.Retries))
+	}
+}
+
+// part writes an amount with its limit, where there is one.
+func part(amount, limit int64) string {
+	if limit <= 0 {
+		return size(amount)
+	}
+	return size(amount) + " of " + size(limit)
+}
+
+// tablesLine names the states in the order in which a table passes them.
+func tablesLine(tables map[string]int) string {
+	var parts []string
+	for _, letter := range []state.TableState{state.TableInit, state.TableDataSync, state.TableFinishedCopy, state.TableSyncDone, state.TableReady} {
+		if n := tables[string(rune(letter))]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, letter))
+		}
+	}
+	if len(parts) == 0 {
+		return "none"
+	}
+	return strings.Join(parts, ", ")
+}

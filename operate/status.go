@@ -1,0 +1,300 @@
+package operate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"pgapply/apply/state"
+	"pgapply/internal/source"
+)
+
+const (
+	// silence is how old a heartbeat may be before its runner counts as hung.
+	silence = 3 * state.HeartbeatInterval
+	// publisherPatience bounds how long a status waits for the publisher.
+	publisherPatience = 10 * time.Second
+)
+
+// Report is what there is to know about a subscription at one moment. The JSON
+// names are stable: fields are added, never renamed.
+type Report struct {
+	Subscription string `json:"subscription"`
+	// Enabled is false while the subscription is paused.
+	Enabled bool       `json:"enabled"`
+	Target  TargetView `json:"target"`
+	Runner  RunnerView `json:"runner"`
+	Slot    SlotRecord `json:"slot"`
+	// Publisher is nil when no --source was given.
+	Publisher *PublisherView `json:"publisher,omitempty"`
+	// Status is the runner's last word, which may be old: see Runner. It is nil
+	// when none was recorded, as after an orderly stop.
+	Status *state.Status `json:"status,omitempty"`
+	// Tables counts tables by the letter of their state.
+	Tables map[string]int `json:"tables"`
+	// LastError is the runner's, or the one that stopped the subscription.
+	LastError     string     `json:"last_error,omitempty"`
+	LastErrorHint string     `json:"last_error_hint,omitempty"`
+	LastErrorAt   *time.Time `json:"last_error_at,omitempty"`
+	// Problems are what an operator should look at, most important first.
+	Problems []string `json:"problems"`
+}
+
+// TargetView is the database that the subscription writes to.
+type TargetView struct {
+	Version  int    `json:"server_version"`
+	SystemID string `json:"system_id"`
+	Database string `json:"database"`
+}
+
+// RunnerView is the process that runs the subscription.
+type RunnerView struct {
+	// Alive: a session holds the runner lock, and the heartbeat is not old.
+	Alive bool `json:"alive"`
+	// Lock describes the session that holds the runner lock; empty for none.
+	Lock string `json:"lock,omitempty"`
+	// The fields below come from the runner row and are empty without one.
+	PID          int        `json:"pid,omitempty"`
+	Host         string     `json:"host,omitempty"`
+	Version      string     `json:"version,omitempty"`
+	StartedAt    *time.Time `json:"started_at,omitempty"`
+	HeartbeatAge float64    `json:"heartbeat_age_seconds,omitempty"`
+}
+
+// SlotRecord is what the state says about the slot. It is empty before the
+// first slot was recorded.
+type SlotRecord struct {
+	Name            string          `json:"name,omitempty"`
+	State           state.SlotState `json:"state,omitempty"`
+	ConsistentPoint state.Position  `json:"consistent_point"`
+	Acknowledged    state.Position  `json:"acknowledged_lsn"`
+}
+
+// PublisherView is what the publisher itself says.
+type PublisherView struct {
+	Reachable bool `json:"reachable"`
+	// Error is why it could not be asked.
+	Error    string         `json:"error,omitempty"`
+	Version  int            `json:"server_version,omitempty"`
+	SystemID string         `json:"system_id,omitempty"`
+	Database string         `json:"database,omitempty"`
+	Current  state.Position `json:"current_lsn"`
+	// Slot is nil when the publisher has no slot of the recorded name.
+	Slot *SlotView `json:"slot,omitempty"`
+	// LagBytes is how much WAL lies between the publisher's end and the position
+	// that it was told is durable on the target.
+	LagBytes int64 `json:"lag_bytes"`
+}
+
+// SlotView is the publisher's view of the slot.
+type SlotView struct {
+	Active         bool           `json:"active"`
+	ActivePID      int            `json:"active_pid,omitempty"`
+	ConfirmedFlush state.Position `json:"confirmed_flush_lsn"`
+	Restart        state.Position `json:"restart_lsn"`
+	WALStatus      string         `json:"wal_status,omitempty"`
+	// Lost is why the slot can never be used again; empty while it can.
+	Lost string `json:"lost,omitempty"`
+	// RetainedBytes is how much WAL the slot keeps on the publisher.
+	RetainedBytes int64 `json:"retained_bytes"`
+}
+
+// ReadStatus asks the target, and the publisher where Source is given. A
+// publisher that cannot be reached and a runner that does not live are findings
+// and not errors; they are among the Problems.
+func ReadStatus(ctx context.Context, ends Endpoints) (*Report, error) {
+	target, err := ends.openTarget(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer closeTarget(target.conn)
+	const hint = "start it with `pgapply run`, or check --name and --target"
+	store, err := state.OpenExisting(ctx, target.conn, ends.Name)
+	if errors.Is(err, state.ErrNoSchema) {
+		return nil, refused(hint, "database %q on the target knows no subscription %q: %w", target.server.Database, ends.Name, state.ErrNoSchema)
+	}
+	if err != nil {
+		return nil, targetError(err)
+	}
+	seen, err := observe(ctx, store)
+	if err != nil {
+		return nil, targetError(err)
+	}
+	if seen.subscription == nil && seen.runner == nil && seen.holder == nil {
+		return nil, refused(hint, "database %q on the target knows no subscription %q, only %q", target.server.Database, ends.Name, seen.names)
+	}
+	report := newReport(ends.Name, target.server, seen)
+	if ends.Source != "" {
+		report.addPublisher(ctx, ends, seen.subscription)
+	}
+	return report, nil
+}
+
+// observation is everything that the state on the target says.
+type observation struct {
+	names        []string
+	subscription *state.Subscription
+	runner       *state.Runner
+	holder       *state.Holder
+	tables       []state.Table
+}
+
+func observe(ctx context.Context, store *state.Store) (seen observation, err error) {
+	if seen.names, err = store.Names(ctx); err != nil {
+		return seen, err
+	}
+	if seen.subscription, err = store.Subscription(ctx); err != nil {
+		return seen, err
+	}
+	if seen.tables, err = store.Tables(ctx); err != nil {
+		return seen, err
+	}
+	// The holder first: a runner takes the lock before it writes its row.
+	if seen.holder, err = store.LockHolder(ctx); err != nil {
+		return seen, err
+	}
+	seen.runner, err = store.Runner(ctx)
+	return seen, err
+}
+
+// newReport is ReadStatus without the publisher and without any connection.
+func newReport(name string, server state.Target, seen observation) *Report {
+	report := &Report{
+		Subscription: name,
+		Enabled:      true,
+		Target:       TargetView{Version: server.Version, SystemID: server.SystemID, Database: server.Database},
+		Tables:       state.CountTables(seen.tables),
+		Problems:     []string{},
+	}
+	if sub := seen.subscription; sub != nil {
+		report.Enabled = sub.Enabled
+		report.Slot = SlotRecord{
+			Name: sub.SlotName, State: sub.SlotState,
+			ConsistentPoint: state.Position(sub.ConsistentPoint), Acknowledged: state.Position(sub.AckLSN),
+		}
+		report.LastError, report.LastErrorHint, report.LastErrorAt = sub.LastError, sub.LastErrorHint, sub.LastErrorAt
+	}
+	report.addRunner(seen.holder, seen.runner)
+	if !report.Enabled {
+		report.problem("the subscription is paused: `pgapply resume` lets it go on")
+	}
+	if sub := seen.subscription; sub != nil && (sub.TargetSystemID != server.SystemID || sub.TargetDatabaseOID != server.DatabaseOID) {
+		report.problem("the state was written on another server or database: this is a copy of the target, which must not run as the original")
+	}
+	return report
+}
+
+func (r *Report) problem(format string, arguments ...any) {
+	r.Problems = append(r.Problems, fmt.Sprintf(format, arguments...))
+}
+
+// addRunner decides whether a runner lives. Lock and row are read one after the
+// other, so a runner that is just starting or ending may show only one of them.
+func (r *Report) addRunner(holder *state.Holder, runner *state.Runner) {
+	if holder != nil {
+		r.Runner.Lock = holder.String()
+	}
+	if runner == nil {
+		if holder == nil {
+			r.problem("no runner lives: the last one ended in order, or none was started here")
+			return
+		}
+		r.Runner.Alive = true
+		r.problem("a runner is starting: it holds the runner lock and has not reported yet")
+		return
+	}
+	r.Runner.PID, r.Runner.Host, r.Runner.Version = runner.PID, runner.Host, runner.Version
+	r.Runner.StartedAt = &runner.StartedAt
+	r.Runner.HeartbeatAge = runner.HeartbeatAge.Seconds()
+	r.Status = runner.Status
+	if runner.LastError != "" {
+		r.LastError, r.LastErrorHint, r.LastErrorAt = runner.LastError, runner.LastErrorHint, nil
+		if runner.Status != nil {
+			r.LastErrorAt = runner.Status.LastErrorAt
+		}
+	}
+	age := duration(runner.HeartbeatAge)
+	switch {
+	case holder == nil:
+		r.problem("no runner lives: process %d on %s ended without order, its last sign of life was %s ago", runner.PID, runner.Host, age)
+	case runner.HeartbeatAge > silence:
+		r.problem("the runner hangs: process %d on %s gave no sign of life for %s, and the runner lock is held by %s",
+			runner.PID, runner.Host, age, holder)
+	default:
+		r.Runner.Alive = true
+	}
+}
+
+func (r *Report) addPublisher(ctx context.Context, ends Endpoints, sub *state.Subscription) {
+	ctx, cancel := context.WithTimeout(ctx, publisherPatience)
+	defer cancel()
+	view, err := readPublisher(ctx, ends, r.Slot.Name)
+	r.Publisher = view
+	if err != nil {
+		view.Reachable, view.Error = false, err.Error()
+		r.problem("the publisher cannot be asked: %v", err)
+		return
+	}
+	if sub == nil {
+		return
+	}
+	if sub.Source.SystemID != view.SystemID || sub.Source.Database != view.Database {
+		r.problem("--source is not the publisher of this subscription: it is database %q of system %s, the state has %q of system %s",
+			view.Database, view.SystemID, sub.Source.Database, sub.Source.SystemID)
+		return
+	}
+	switch slot := view.Slot; {
+	case slot == nil && sub.SlotState != state.SlotCreating:
+		r.problem("slot %q is gone from the publisher: the tables need a new copy", sub.SlotName)
+	case slot == nil:
+	case slot.Lost != "":
+		r.problem("slot %q is lost (%s): the tables need a new copy", sub.SlotName, slot.Lost)
+	case slot.WALStatus == "unreserved":
+		r.problem("slot %q is about to be lost: the publisher keeps no more than max_slot_wal_keep_size", sub.SlotName)
+	case slot.Active && r.Runner.Lock == "":
+		r.problem("slot %q is in use by process %d on the publisher, and no runner lives here", sub.SlotName, slot.ActivePID)
+	}
+}
+
+// readPublisher always returns a view, an empty one beside an error.
+func readPublisher(ctx context.Context, ends Endpoints, slotName string) (*PublisherView, error) {
+	conn, identity, err := ends.openSource(ctx)
+	if err != nil {
+		return &PublisherView{}, err
+	}
+	defer closeSource(conn)
+	view := &PublisherView{
+		Reachable: true, Version: conn.Version(), SystemID: identity.SystemID, Database: identity.Database,
+		Current: state.Position(identity.Position),
+	}
+	if slotName == "" {
+		return view, nil
+	}
+	slot, err := conn.Slot(ctx, slotName)
+	if err != nil {
+		return view, sourceError(err)
+	}
+	if slot != nil {
+		view.addSlot(slot)
+	}
+	return view, nil
+}
+
+func (v *PublisherView) addSlot(slot *source.Slot) {
+	v.Slot = &SlotView{
+		Active: slot.Active, ActivePID: slot.ActivePID,
+		ConfirmedFlush: state.Position(slot.ConfirmedFlush), Restart: state.Position(slot.Restart),
+		WALStatus: slot.WALStatus, Lost: slot.Lost(),
+	}
+	v.LagBytes = behind(v.Slot.ConfirmedFlush, v.Current)
+	v.Slot.RetainedBytes = behind(v.Slot.Restart, v.Current)
+}
+
+// behind is how many bytes position is short of end; 0 for no position.
+func behind(position, end state.Position) int64 {
+	if position == 0 || position >= end {
+		return 0
+	}
+	return int64(end - position) //nolint:gosec // a WAL does not reach 2^63 bytes
+}
