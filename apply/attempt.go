@@ -57,7 +57,7 @@ func (e *Engine) attempt(ctx context.Context) error {
 	a := &attempt{engine: e, options: &e.options, log: e.log}
 	defer a.close()
 	for _, step := range []func(context.Context) error{
-		a.connectTarget, a.connectPublisher, a.refuseLoop, a.openState, a.lock, a.enabled,
+		a.connectTarget, a.connectPublisher, a.refuseLoop, a.refuseSlot, a.openState, a.lock, a.enabled,
 		a.openSession, a.settleSlot, a.joinTables,
 	} {
 		if err := step(ctx); err != nil {

@@ -61,6 +61,9 @@ func sourceError(err error) *Error {
 	case source.Authentication:
 		return &Error{Class: Source, Err: err}
 	case source.Configuration:
+		if _, said := errors.AsType[*pgconn.PgError](err); said {
+			return &Error{Class: Source, Err: err}
+		}
 		return &Error{Class: Configuration, Err: err}
 	case source.SlotLost:
 		return &Error{

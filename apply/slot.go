@@ -3,6 +3,7 @@ package apply
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"go.uber.org/zap"
@@ -36,20 +37,39 @@ func (a *attempt) settleSlot(ctx context.Context) error {
 	return a.resume(ctx, subscription, slot)
 }
 
-// begin starts a subscription that has applied nothing yet.
-func (a *attempt) begin(ctx context.Context, slot *source.Slot, ours bool) error {
+// refuseSlot looks at the slot of a subscription that nothing is known of before
+// anything is created for it.
+func (a *attempt) refuseSlot(ctx context.Context) error {
+	if _, err := state.OpenExisting(ctx, a.control, a.options.Name); !errors.Is(err, state.ErrNoSchema) {
+		return nil // settleSlot sees the state, or openState says what is wrong with it
+	}
+	slot, err := a.publisher.Slot(ctx, a.options.SlotName())
+	if err != nil {
+		return sourceError(err)
+	}
+	return a.mayBegin(slot, false)
+}
+
+// mayBegin refuses a slot that a new subscription must not take, or misses; ours
+// says that the slot is what an interrupted start of this subscription left.
+func (a *attempt) mayBegin(slot *source.Slot, ours bool) error {
 	switch {
 	case slot == nil && !a.options.CreateSlot:
 		return refused("create it first, or run with --create-slot",
 			"replication slot %q does not exist on the publisher, and --create-slot=false was given", a.options.SlotName())
-	case slot != nil && a.options.CreateSlot && !ours:
+	case slot == nil:
+		return nil
+	case a.options.CreateSlot && !ours:
 		return refused("give another name with --slot, drop the slot on the publisher, or adopt it at its confirmed position with --create-slot=false",
 			"replication slot %q exists on the publisher and the state of subscription %q does not know it", slot.Name, a.options.Name)
 	}
-	if slot != nil {
-		if err := a.usable(slot); err != nil {
-			return err
-		}
+	return a.usable(slot)
+}
+
+// begin starts a subscription that has applied nothing yet.
+func (a *attempt) begin(ctx context.Context, slot *source.Slot, ours bool) error {
+	if err := a.mayBegin(slot, ours); err != nil {
+		return err
 	}
 	if err := a.newOrigin(ctx); err != nil {
 		return err
