@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,6 +29,12 @@ func (c *Cluster) execute() error {
 		return err
 	}
 	c.mu.server = server
+	go func() { // Stop, Kill and Close wait for its end
+		server.wait()
+		// Somebody may keep no more of the cluster than its URI. Were the garbage
+		// collector to close the pipe to the guard, it would end the server.
+		runtime.KeepAlive(c.guard)
+	}()
 	return nil
 }
 

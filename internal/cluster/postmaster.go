@@ -22,7 +22,7 @@ type postmaster struct {
 }
 
 // startPostmaster executes a server whose output goes to the end of logPath. The
-// caller owns the process and must see it exit.
+// caller owns the process and must call wait.
 func startPostmaster(a account, program, data, logPath string, arguments ...string) (*postmaster, error) {
 	logFile, err := os.OpenFile(logPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -36,12 +36,13 @@ func startPostmaster(a account, program, data, logPath string, arguments ...stri
 	if err := command.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", program, err)
 	}
-	p := &postmaster{command: command, data: data, exited: make(chan struct{})}
-	go func() {
-		p.result = command.Wait()
-		close(p.exited)
-	}()
-	return p, nil
+	return &postmaster{command: command, data: data, exited: make(chan struct{})}, nil
+}
+
+// wait returns when the process is gone.
+func (p *postmaster) wait() {
+	p.result = p.command.Wait()
+	close(p.exited)
 }
 
 func (p *postmaster) pid() int { return p.command.Process.Pid }
