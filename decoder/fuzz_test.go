@@ -3,6 +3,7 @@ package decoder
 import (
 	"bytes"
 	"encoding/binary"
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -126,6 +127,8 @@ func joinFrames(frames ...[]byte) []byte {
 	return input
 }
 
+// addSeeds adds every sample, all that stand between stream blocks as one
+// sequence, and the transactions and blocks captured from the newest server.
 func addSeeds(f *testing.F) {
 	start := wire('S', uint32(741), uint8(1))
 	var all [][]byte
@@ -140,4 +143,16 @@ func addSeeds(f *testing.F) {
 		}
 	}
 	f.Add(joinFrames(all...))
+
+	majors := goldenMajors()
+	for _, file := range goldenFiles(f, majors[len(majors)-1]) {
+		content, err := os.ReadFile(file)
+		require.NoError(f, err)
+		for _, block := range goldenBlocks(f, string(content)) {
+			// A long value only slows the fuzzer down.
+			if seed := joinFrames(block...); len(seed) < 1000 {
+				f.Add(seed)
+			}
+		}
+	}
 }

@@ -80,7 +80,7 @@ type Relation struct {
 type Column struct {
 	Key          bool // part of the replica identity; every column under IdentityFull
 	Name         string
-	TypeOID      uint32 // the publisher's pg_type.oid; a domain appears as its base type
+	TypeOID      uint32 // the publisher's pg_type.oid
 	TypeModifier int32  // pg_attribute.atttypmod, -1 for none
 
 	// TypeNamespace and TypeName are not part of this message: decoder/txn
@@ -89,9 +89,10 @@ type Column struct {
 	TypeName      string
 }
 
-// TypeMessage names a type that is not built in. For a domain OID is the
-// domain's own, which no Column mentions. It is allocated anew and belongs to
-// the caller.
+// TypeMessage names a type that is not built in, before the Relation whose
+// columns use it. For a domain OID is the domain's own, as in the column, but
+// the name is that of the type under it (logicalrep_write_typ in the server's
+// proto.c). It is allocated anew and belongs to the caller.
 type TypeMessage struct {
 	XID       uint32 // of the (sub)transaction; zero outside a stream block
 	OID       uint32 // the publisher's pg_type.oid
