@@ -27,7 +27,7 @@ type CleanupOptions struct {
 // Removal is what a cleanup takes away, or took away.
 type Removal struct {
 	Subscription string `json:"subscription"`
-	// Slot is the recorded slot, empty when the state records none.
+	// Slot is the recorded slot, empty when there is none or it is to be kept.
 	Slot    string   `json:"slot,omitempty"`
 	Origins []string `json:"origins"`
 	Tables  int      `json:"tables"`
@@ -89,6 +89,7 @@ func Cleanup(ctx context.Context, options CleanupOptions) (*Removal, error) {
 	if err := c.lock(ctx); err != nil {
 		return nil, err
 	}
+	defer c.unlock()
 	if err := c.look(ctx); err != nil {
 		return nil, err
 	}
@@ -128,6 +129,14 @@ func (c *cleanup) lock(ctx context.Context) error {
 	return refused("stop the runner first", "subscription %q is running: %s", c.options.Name, who)
 }
 
+// unlock spares the next one who comes the moment that the server needs to notice
+// the end of our session, which gives the lock back in any case.
+func (c *cleanup) unlock() {
+	ctx, cancel := context.WithTimeout(context.Background(), closeGrace)
+	defer cancel()
+	_ = c.store.Unlock(ctx)
+}
+
 // look reads what there is and refuses what must not be taken away.
 func (c *cleanup) look(ctx context.Context) (err error) {
 	if c.subscription, err = c.store.Subscription(ctx); err != nil {
@@ -143,7 +152,9 @@ func (c *cleanup) look(ctx context.Context) (err error) {
 	c.removal.Tables = len(tables)
 	server := c.target.server
 	if sub := c.subscription; sub != nil {
-		c.removal.Slot = sub.SlotName
+		if !c.options.KeepSlot {
+			c.removal.Slot = sub.SlotName
+		}
 		c.copied = sub.TargetSystemID != server.SystemID || sub.TargetDatabaseOID != server.DatabaseOID
 	}
 	if c.copied {

@@ -98,6 +98,7 @@ func TestCleanupGoesOnWhereItFailed(t *testing.T) {
 	require.Equal(t, "0 slots, 1 origins, 1 schemas", b.leftovers())
 
 	b.disconnect(holder)
+	pgtest.WaitFor(t, b.target, `select count(*) from pg_stat_activity where pid = $1`, "0", holder.PgConn().PID())
 	removal, err = b.cleanup()
 	require.NoError(t, err)
 	require.Equal(t, fmt.Sprintf("replication slot %q is not on the publisher any more", b.slot), removal.Done[0])
@@ -112,6 +113,9 @@ func TestCleanupWantsConfirmation(t *testing.T) {
 	require.Empty(t, removal.Done)
 	require.Equal(t, fmt.Sprintf("replication slot %q on the publisher; replication origins %s, %s on the target; "+
 		`the state of subscription "orders" (1 table). Replicated rows stay.`, b.slot, b.origin(0), b.origin(1)), removal.Plan())
+	removal, err = b.cleanup(unconfirmed, keepSlot)
+	requireClass(t, err, apply.Refused, "--yes")
+	require.NotContains(t, removal.Plan(), "slot")
 	require.Equal(t, "1 slots, 2 origins, 1 schemas", b.leftovers())
 }
 
@@ -193,9 +197,15 @@ func TestCleanupDropsNoForeignSlot(t *testing.T) {
 	})
 	t.Run("another server", func(t *testing.T) {
 		b := prepare(t, `select pg_create_logical_replication_slot('%s', 'pgoutput')`)
-		_, err := b.cleanup(func(o *CleanupOptions) { o.Source = pgtest.Database(t, b.server) })
+		// With a database and a slot of the same names.
+		pgtest.Exec(t, b.server.URI("postgres"), `create database `+b.identity.Database)
+		twin := b.server.URI(b.identity.Database)
+		pgtest.Exec(t, twin, fmt.Sprintf(`select pg_create_logical_replication_slot('%s', 'pgoutput')`, b.slot))
+		_, err := b.cleanup(func(o *CleanupOptions) { o.Source = twin })
 		requireClass(t, err, apply.Refused, "of system "+b.where.SystemID, "of system "+b.identity.SystemID)
 		require.Equal(t, "1 slots, 2 origins, 1 schemas", b.leftovers())
+		pgtest.Exec(t, twin, fmt.Sprintf(`select pg_drop_replication_slot('%s')`, b.slot))
+		pgtest.Exec(t, b.server.URI("postgres"), `drop database `+b.identity.Database)
 	})
 	t.Run("in use", func(t *testing.T) {
 		b := prepare(t, `select pg_create_logical_replication_slot('%s', 'pgoutput')`)
