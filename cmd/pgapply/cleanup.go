@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 
@@ -34,9 +33,9 @@ elsewhere it wants --yes. After a failure it can be run again.`,
 			return usageError(cmd, "no publisher given: set --source or %s, or leave its slot with --keep-slot", variable("source"))
 		}
 		removal, err := operate.Cleanup(cmd.Context(), options)
-		if err != nil && removal != nil && !options.Confirmed && onTerminal(cmd.InOrStdin()) {
-			fmt.Fprintf(cmd.ErrOrStderr(), "This drops %s\nType the name %q to go on: ", removal.Plan(), options.Name)
-			if !confirmed(cmd.InOrStdin(), options.Name) {
+		if err != nil && removal != nil && !options.Confirmed {
+			fmt.Fprintf(cmd.ErrOrStderr(), "This drops: %s\n", removal.Plan())
+			if !confirmed(cmd, options.Name) {
 				return err
 			}
 			options.Confirmed = true
@@ -68,8 +67,24 @@ func onTerminal(stream any) bool {
 	return ok && term.IsTerminal(int(file.Fd()))
 }
 
-// confirmed reads one line and compares it.
-func confirmed(in io.Reader, want string) bool {
-	line, _ := bufio.NewReader(in).ReadString('\n')
-	return strings.TrimSpace(line) == want
+// confirmed lets a person on a terminal type the name of what is about to go.
+func confirmed(cmd *cobra.Command, name string) bool {
+	if !onTerminal(cmd.InOrStdin()) {
+		return false
+	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "Type the name %q to go on: ", name)
+	// Ctrl-C must end the question, but nothing ends a read from a terminal: the
+	// reader is left behind, and the process is about to end.
+	answer := make(chan string, 1)
+	go func() {
+		line, _ := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
+		answer <- line
+	}()
+	select {
+	case line := <-answer:
+		return strings.TrimSpace(line) == name
+	case <-cmd.Context().Done():
+		fmt.Fprintln(cmd.ErrOrStderr())
+		return false
+	}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
+	"reflect"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -137,6 +139,54 @@ func TestReplyFaultWaitsForACommitThatIsAnswered(t *testing.T) {
 	require.Equal(t, 1, count(b.commands(), "COMMIT"))
 }
 
+func TestReplyFaultOutlivesSkippedStatementsAndLostConnections(t *testing.T) {
+	b := startBackend(t)
+	p := startProxy(t, b)
+	fault := p.CutCommitReply(1)
+
+	// The server has answered with an error before the client sends its COMMIT.
+	conn := connect(t, p)
+	front := conn.Frontend()
+	execute := func(sql string) {
+		front.SendParse(&pgproto3.Parse{Query: sql})
+		front.SendBind(&pgproto3.Bind{})
+		front.SendExecute(&pgproto3.Execute{})
+	}
+	receiveUntil := func(last pgproto3.BackendMessage) {
+		for {
+			message, err := front.Receive()
+			require.NoError(t, err)
+			if reflect.TypeOf(message) == reflect.TypeOf(last) {
+				return
+			}
+		}
+	}
+	execute("FAIL")
+	front.Send(&pgproto3.Flush{})
+	require.NoError(t, front.Flush())
+	receiveUntil(&pgproto3.ErrorResponse{})
+	execute("COMMIT")
+	front.SendSync(&pgproto3.Sync{})
+	require.NoError(t, front.Flush())
+	receiveUntil(&pgproto3.ReadyForQuery{})
+	require.Zero(t, count(b.commands(), "COMMIT"))
+
+	// The connection is lost while the reply is on its way.
+	p.Stall(FromServer)
+	front.SendQuery(&pgproto3.Query{String: "COMMIT"})
+	require.NoError(t, front.Flush())
+	require.Eventually(t, func() bool { return count(b.commands(), "COMMIT") == 1 }, time.Minute, time.Millisecond)
+	p.DropAll()
+	_, err := front.Receive()
+	require.Error(t, err)
+	require.Eventually(t, func() bool { return p.Connections() == 0 }, time.Minute, time.Millisecond)
+	p.Resume(FromServer)
+
+	require.Error(t, ways["simple"](t, connect(t, p), "COMMIT"))
+	<-fault.Fired()
+	require.Equal(t, 2, count(b.commands(), "COMMIT"))
+}
+
 func TestFaultsCountOverAllConnectionsAndByCommand(t *testing.T) {
 	b := startBackend(t)
 	p := startProxy(t, b)
@@ -228,11 +278,23 @@ func TestRefuseAndDropAll(t *testing.T) {
 
 func TestDeclinesEncryption(t *testing.T) {
 	p := startProxy(t, startBackend(t))
-	conn, err := dial(t, p, "sslmode=prefer")
+	conn, err := net.Dial("tcp", p.Addr())
 	require.NoError(t, err)
-	require.NoError(t, ways["simple"](t, conn, "SELECT"))
-	_, err = dial(t, p, "sslmode=require")
-	require.Error(t, err)
+	defer conn.Close()
+	front := pgproto3.NewFrontend(conn, conn)
+	for _, request := range []pgproto3.FrontendMessage{&pgproto3.GSSEncRequest{}, &pgproto3.SSLRequest{}} {
+		front.Send(request)
+		require.NoError(t, front.Flush())
+		answer := make([]byte, 1)
+		_, err := conn.Read(answer)
+		require.NoError(t, err)
+		require.Equal(t, "N", string(answer))
+	}
+	front.Send(&pgproto3.StartupMessage{ProtocolVersion: pgproto3.ProtocolVersion30, Parameters: map[string]string{"user": "u"}})
+	require.NoError(t, front.Flush())
+	message, err := front.Receive()
+	require.NoError(t, err)
+	require.IsType(t, &pgproto3.AuthenticationOk{}, message)
 }
 
 func TestForwardsCancelRequests(t *testing.T) {

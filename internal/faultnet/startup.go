@@ -8,7 +8,6 @@ import (
 
 // What a client may send ahead of its first frame, as in the server's pqcomm.h.
 const (
-	cancelRequest     = 80877102
 	encryptionRequest = 80877103 // SSLRequest
 	gssRequest        = 80877104 // GSSENCRequest
 	maxStartup        = 10_000   // MAX_STARTUP_PACKET_LENGTH
@@ -49,15 +48,6 @@ func (s *session) forwardStartup(w *wire) error {
 		if _, err := w.out.Write(append(word[:], body...)); err != nil {
 			return err
 		}
-		if err := w.out.Flush(); err != nil {
-			return err
-		}
-		if code == cancelRequest {
-			// The server closes the connection when it has done it, and the
-			// client waits for that.
-			_, err := io.Copy(io.Discard, w.in)
-			return err
-		}
-		return nil
+		return w.out.Flush()
 	}
 }
