@@ -28,7 +28,7 @@ import (
 const oldestTarget = 14_00_00
 
 // waitPause is how often something that somebody else holds is tried again.
-const waitPause = time.Second
+const waitPause = 250 * time.Millisecond
 
 // attempt is one life of the subscription: from connecting to the end of its
 // stream. What it opens it closes.
