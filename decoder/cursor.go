@@ -12,6 +12,9 @@ import (
 // after the first one every read yields zero values and changes nothing, so
 // that callers read a whole message and ask once, with finish. No read goes
 // beyond the frame, and byte slices alias it.
+//
+// Go evaluates the calls in a struct literal in the order in which they are
+// written: a literal lists its fields in the order of the wire.
 type cursor struct {
 	frame  []byte // empty after an error, which makes every further read fail
 	offset int    // of the next byte to read
