@@ -284,7 +284,7 @@ func TestCleanupLeavesOtherSubscriptions(t *testing.T) {
 	require.NoError(t, b.store("other").AdoptSlot(t.Context(), other, lsn.LSN(1)))
 	removal, err := b.cleanup()
 	require.NoError(t, err)
-	require.Contains(t, removal.Done, "kept schema pgapply: 1 other subscriptions use it")
+	require.Contains(t, removal.Done, "kept schema pgapply: other subscriptions use it (1)")
 	require.Equal(t, "other", pgtest.Query(t, b.target, `select name from pgapply.subscription`))
 
 	removal, err = b.cleanup()

@@ -296,5 +296,5 @@ func behind(position, end state.Position) int64 {
 	if position == 0 || position >= end {
 		return 0
 	}
-	return int64(end - position) //nolint:gosec // a WAL does not reach 2^63 bytes
+	return int64(end - position)
 }

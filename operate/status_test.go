@@ -29,8 +29,10 @@ func TestRunnerLiveness(t *testing.T) {
 	}{
 		"alive":    {holder, row(12 * time.Second), true, ""},
 		"starting": {holder, nil, true, "a runner is starting"},
-		"hangs": {holder, row(95 * time.Second), false,
-			"the runner hangs: process 4242 on here gave no sign of life for 1m35s, and the runner lock is held by server process 99 (pgapply:orders:control)"},
+		"hangs": {
+			holder, row(95 * time.Second), false,
+			"the runner hangs: process 4242 on here gave no sign of life for 1m35s, and the runner lock is held by server process 99 (pgapply:orders:control)",
+		},
 		"killed":       {nil, row(time.Second), false, "no runner lives: process 4242 on here ended without order, its last sign of life was 1.0s ago"},
 		"long dead":    {nil, row(50 * time.Hour), false, "its last sign of life was 2d2h ago"},
 		"never or end": {nil, nil, false, "no runner lives: the last one ended in order, or none was started here"},
@@ -81,8 +83,10 @@ func exampleReport() *Report {
 				Name: "orders", Enabled: true, SlotName: "orders", SlotState: state.SlotCreated, ConsistentPoint: 0x1500000028, AckLSN: 0x16B0000000,
 				TargetSystemID: "7713713780499195839", TargetDatabaseOID: 5,
 			},
-			runner: &state.Runner{PID: 4242, Host: "here", Version: "1.0", StartedAt: at, HeartbeatAge: 1500 * time.Millisecond, LastError: status.LastError,
-				LastErrorHint: status.LastErrorHint, Status: status},
+			runner: &state.Runner{
+				PID: 4242, Host: "here", Version: "1.0", StartedAt: at, HeartbeatAge: 1500 * time.Millisecond, LastError: status.LastError,
+				LastErrorHint: status.LastErrorHint, Status: status,
+			},
 			holder: &state.Holder{PID: 99, ApplicationName: "pgapply:orders:control"},
 			tables: []state.Table{{State: state.TableReady}, {State: state.TableReady}, {State: state.TableDataSync}},
 		})

@@ -41,7 +41,7 @@ func (s *Store) dropSchema(ctx context.Context, tx pgx.Tx) (kept string, err err
 		return "", err
 	}
 	if subscriptions > 0 {
-		return fmt.Sprintf("%d other subscriptions use it", subscriptions), nil
+		return fmt.Sprintf("other subscriptions use it (%d)", subscriptions), nil
 	}
 	if runners > 0 {
 		return "a runner of another subscription is starting", nil

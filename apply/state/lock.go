@@ -25,7 +25,7 @@ type LockKey struct{ Class, Object int32 }
 func (s *Store) key(purpose string) LockKey {
 	hash := fnv.New32a()
 	_, _ = hash.Write([]byte(purpose + "/" + s.name))
-	return LockKey{Class: int32(s.schema), Object: int32(hash.Sum32())} //nolint:gosec // all 32 bits of each are meant
+	return LockKey{Class: int32(s.schema), Object: int32(hash.Sum32())} // all 32 bits of each are meant
 }
 
 // RunnerLock is held exclusively, on the control session, by the one process
@@ -189,7 +189,7 @@ func (s *Store) holders(ctx context.Context, key LockKey) ([]Holder, error) {
 		WHERE l.locktype = 'advisory' AND l.objsubid = 2 AND l.granted
 		  AND l.classid = $1::int8::oid AND l.objid = $2::int8::oid
 		  AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())
-		ORDER BY a.backend_start, l.pid`, int64(uint32(key.Class)), int64(uint32(key.Object))) //nolint:gosec // the bits of an OID
+		ORDER BY a.backend_start, l.pid`, int64(uint32(key.Class)), int64(uint32(key.Object)))
 	if err != nil {
 		return nil, s.failed(ctx, "look for the holder of a lock", err)
 	}

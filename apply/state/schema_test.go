@@ -228,7 +228,7 @@ func TestDropSchema(t *testing.T) {
 	t.Run("another subscription", func(t *testing.T) {
 		uri := pgtest.Database(t, server)
 		require.NoError(t, open(t, uri, "other").BeginSlot(t.Context(), example()))
-		require.Equal(t, "1 other subscriptions use it", drop(t, open(t, uri, "orders")))
+		require.Equal(t, "other subscriptions use it (1)", drop(t, open(t, uri, "orders")))
 		require.Equal(t, "1", there(t, uri))
 	})
 	t.Run("another runner that is starting", func(t *testing.T) {
