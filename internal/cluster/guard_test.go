@@ -38,6 +38,13 @@ func dieAsChild(role string) {
 }
 
 func TestClusterDiesWithItsProcess(t *testing.T) {
+	bystander := startForTest(t, Options{})
+	t.Run("of", func(t *testing.T) { testDeaths(t) })
+	require.True(t, bystander.Running(), "a guard ends no other cluster of the same program")
+	require.Equal(t, "1", ask(t, bystander.URI("postgres"), `select 1`))
+}
+
+func testDeaths(t *testing.T) {
 	for _, role := range []string{"kill", "interrupt", "exit", "panic"} {
 		t.Run(role, func(t *testing.T) {
 			t.Parallel()
