@@ -1,0 +1,156 @@
+package integration
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"pgapply/internal/pgtest"
+)
+
+// The command as a shell meets it: what it prints where, and how it exits.
+
+// shell runs the program to its end.
+func shell(t *testing.T, arguments ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	program, err := build()
+	require.NoError(t, err)
+	var out, log bytes.Buffer
+	command := exec.CommandContext(t.Context(), fmt.Sprintf("/proc/self/fd/%d", program.Fd()), arguments...)
+	command.Env, command.Stdout, command.Stderr = environment(), &out, &log
+	if err := command.Run(); err != nil {
+		_, exited := errors.AsType[*exec.ExitError](err)
+		require.True(t, exited, "%v", err)
+	}
+	return out.String(), log.String(), command.ProcessState.ExitCode()
+}
+
+func TestCommandReportsFaults(t *testing.T) {
+	l := newLink(t)
+	l.onSource("CREATE PUBLICATION p")
+	flags := []string{"--name", l.name, "--source", l.source, "--target", l.target}
+	for _, test := range []struct {
+		name      string
+		arguments []string
+		code      int
+		says      []string
+	}{
+		{"usage", []string{"run", "--no-such-flag"}, 2, []string{"--no-such-flag", "hint: "}},
+		{"initial copy", append([]string{"run", "--publication", "p"}, flags...), 2, []string{"--copy-data=false"}},
+		{"publication", append([]string{"run", "--publication", "absent", "--copy-data=false"}, flags...), 3, []string{`"absent"`, "hint: "}},
+		{"unknown subscription", append([]string{"status"}, flags...), 3, []string{l.name, "hint: "}},
+		{"no such database", []string{"status", "--target", l.target + "&dbname=absent"}, 5, []string{"absent", "hint: "}},
+		{"malformed URI", []string{"status", "--target", "postgres://%zz"}, 2, []string{"--target"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			stdout, stderr, code := shell(t, test.arguments...)
+			require.Equal(t, test.code, code, stderr)
+			require.Empty(t, stdout)
+			require.Contains(t, stderr, "pgapply: ")
+			for _, text := range test.says {
+				require.Contains(t, stderr, text)
+			}
+		})
+	}
+	require.Equal(t, "0", pgtest.Query(t, l.source, "SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1", l.name))
+}
+
+func TestCommandShowsAndTakesAwayASubscription(t *testing.T) {
+	l := newLink(t)
+	l.both("CREATE TABLE t (a int PRIMARY KEY)")
+	l.onSource("CREATE PUBLICATION p FOR TABLE t")
+	flags := []string{"--name", l.name, "--source", l.source, "--target", l.target}
+	runner := l.spawn()
+	l.streams(runner)
+	l.onSource("INSERT INTO t VALUES (1)")
+	l.catchUp()
+
+	stdout, stderr, code := shell(t, append([]string{"status"}, flags...)...)
+	require.Zero(t, code, stderr)
+	require.Contains(t, stdout, "streaming")
+	stdout, stderr, code = shell(t, append([]string{"status", "--json"}, flags...)...)
+	require.Zero(t, code, stderr)
+	var report struct {
+		Subscription string `json:"subscription"`
+		Runner       struct{ Alive bool }
+	}
+	require.NoError(t, json.Unmarshal([]byte(stdout), &report))
+	require.Equal(t, l.name, report.Subscription)
+	require.True(t, report.Runner.Alive)
+
+	_, stderr, code = shell(t, append([]string{"cleanup", "--yes"}, flags...)...)
+	require.Equal(t, 3, code, "the runner lives")
+	require.Contains(t, stderr, "hint: stop the runner")
+	runner.stop()
+	_, stderr, code = shell(t, append([]string{"cleanup"}, flags...)...)
+	require.Equal(t, 3, code, "nobody has agreed")
+	require.Contains(t, stderr, "This drops: replication slot")
+	stdout, stderr, code = shell(t, append([]string{"cleanup", "--yes"}, flags...)...)
+	require.Zero(t, code, stderr)
+	require.Contains(t, stdout, "dropped replication slot")
+	require.Equal(t, "0", pgtest.Query(t, l.source, "SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1", l.name))
+	require.Equal(t, "1", pgtest.Query(t, l.target, "SELECT count(*) FROM t"), "the rows stay")
+}
+
+func TestSecondSignalExitsAtOnce(t *testing.T) {
+	l := newLink(t)
+	l.both("CREATE TABLE t (a int PRIMARY KEY)")
+	l.onSource("CREATE PUBLICATION p FOR TABLE t")
+	runner := l.spawn()
+	l.streams(runner)
+
+	// The group in work waits for a lock, so that an orderly stop takes a while.
+	conn, err := pgx.Connect(t.Context(), l.target)
+	require.NoError(t, err)
+	t.Cleanup(func() { conn.Close(t.Context()) })
+	_, err = conn.Exec(t.Context(), "BEGIN; LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
+	require.NoError(t, err)
+	l.onSource("INSERT INTO t VALUES (1)")
+	pgtest.WaitFor(t, l.target, "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 't'::regclass", "1")
+
+	runner.terminate()
+	require.NoError(t, runner.command.Process.Signal(syscall.SIGINT))
+	require.Equal(t, 130, runner.exitCode(patience))
+}
+
+func TestReaderThatGoesAwayIsHarmless(t *testing.T) {
+	program, err := build()
+	require.NoError(t, err)
+	for _, arguments := range [][]string{{"--help"}, {"version"}} {
+		reader, writer, err := os.Pipe()
+		require.NoError(t, err)
+		require.NoError(t, reader.Close())
+		command := exec.CommandContext(t.Context(), fmt.Sprintf("/proc/self/fd/%d", program.Fd()), arguments...)
+		command.Env, command.Stdout = environment(), writer
+		require.NoError(t, command.Run(), "%s", arguments)
+		require.NoError(t, writer.Close())
+	}
+
+	l := newLink(t)
+	l.both("CREATE TABLE t (a int PRIMARY KEY)")
+	l.onSource("CREATE PUBLICATION p FOR TABLE t")
+	reader, writer, err := os.Pipe()
+	require.NoError(t, err)
+	command := exec.CommandContext(t.Context(), fmt.Sprintf("/proc/self/fd/%d", program.Fd()), "run", "--copy-data=false", "--publication", "p",
+		"--name", l.name, "--source", l.source, "--target", l.target, "--log-level", "debug")
+	command.Env, command.Stderr = environment(), writer
+	command.Cancel = func() error { return command.Process.Signal(syscall.SIGTERM) }
+	command.WaitDelay = time.Minute
+	require.NoError(t, command.Start())
+	require.NoError(t, writer.Close())
+	require.NoError(t, reader.Close(), "nobody reads the log any more")
+	pgtest.WaitFor(t, l.source, "SELECT active FROM pg_replication_slots WHERE slot_name = $1", "t", l.name)
+	l.onSource("INSERT INTO t VALUES (1)")
+	pgtest.WaitFor(t, l.target, "SELECT count(*) FROM t", "1")
+	require.NoError(t, command.Process.Signal(syscall.SIGTERM))
+	require.NoError(t, command.Wait(), "exit code 0")
+}
