@@ -22,9 +22,9 @@ func newVersion() *cobra.Command {
 		Short: "Print version, commit and Go version",
 		Args:  noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "pgapply %s\ncommit  %s\ngo      %s %s/%s\n",
-				version, cmp.Or(commit, stampedCommit(), "unknown"), runtime.Version(), runtime.GOOS, runtime.GOARCH)
-			return err
+			say(cmd.OutOrStdout(), fmt.Sprintf("pgapply %s\ncommit  %s\ngo      %s %s/%s\n",
+				version, cmp.Or(commit, stampedCommit(), "unknown"), runtime.Version(), runtime.GOOS, runtime.GOARCH))
+			return nil
 		},
 	}
 }
