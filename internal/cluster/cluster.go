@@ -157,7 +157,8 @@ func (c *Cluster) Running() bool {
 func (c *Cluster) running() bool { return c.mu.server != nil && c.mu.server.running() }
 
 // PID is the postmaster's process id, or 0 when the server does not run. Its
-// backends are children of it.
+// backends are its children. It serves to look at them: one who kills them leaves
+// Close and Restart in the dark about what is left, where Kill does not.
 func (c *Cluster) PID() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -54,6 +54,12 @@ func startGuard(a account, directory, program string) (*guard, error) {
 	return &guard{command: command, line: line}, nil
 }
 
+// act lets the guard do its work now and waits until it is done.
+func (g *guard) act() {
+	_ = g.line.Close()
+	_ = g.command.Wait()
+}
+
 // dismiss ends the guard without any action of its. A guard that somebody killed
 // is gone as well, hence no error.
 func (g *guard) dismiss() {

@@ -86,3 +86,15 @@ func TestDetachedServerIsLeftAlone(t *testing.T) {
 	require.NoError(t, c.Stop(Immediate))
 	require.NoError(t, os.RemoveAll(c.Dir()))
 }
+
+func TestGuardEndsWhatCloseCannot(t *testing.T) {
+	c, err := Start(t.Context(), Options{})
+	require.NoError(t, err)
+	session := connect(t, c.URI("postgres"))
+	defer disconnect(t, session)
+	backend := identify(t, int(session.PID()))
+	c.guard.act()
+	require.False(t, backend.alive())
+	require.NoDirExists(t, c.Dir())
+	require.NoError(t, c.Close())
+}

@@ -212,11 +212,12 @@ func (c *Cluster) Close() error {
 	}
 	c.mu.closed = true
 	err := errors.Join(c.end(), os.RemoveAll(c.directory))
-	c.letGo()
-	if err != nil {
-		return fmt.Errorf("close the cluster in %s: %w", c.directory, err)
+	if err != nil && c.guard != nil {
+		c.guard.act() // it knows the processes that we failed to end
+		err = fmt.Errorf("close the cluster in %s: %w", c.directory, err)
 	}
-	return nil
+	c.letGo()
+	return err
 }
 
 // end makes sure that nothing of the server is left, neither processes nor
