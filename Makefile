@@ -12,12 +12,13 @@ LDFLAGS := -X main.version=$(VERSION) -X main.commit=$(COMMIT)
 GOTEST := go test -tags invariants
 
 # A package needs a database when it or its tests import internal/cluster or
-# internal/pgtest. Nothing has to be declared anywhere else.
+# internal/pgtest. Nothing has to be declared anywhere else. The decoder is one of
+# those that do not: it starts servers only to capture its golden files anew.
 NEEDS_CLUSTER := {{$$found := eq .ImportPath "pgapply/internal/cluster"}}\
 {{range .Imports}}{{if eq . "pgapply/internal/cluster"}}{{$$found = true}}{{end}}{{end}}\
 {{range .TestImports}}{{if eq . "pgapply/internal/cluster" "pgapply/internal/pgtest"}}{{$$found = true}}{{end}}{{end}}\
 {{range .XTestImports}}{{if eq . "pgapply/internal/cluster" "pgapply/internal/pgtest"}}{{$$found = true}}{{end}}{{end}}
-UNIT_PACKAGES = $(shell go list -f '$(NEEDS_CLUSTER){{if not $$found}}{{.ImportPath}}{{end}}' ./...)
+UNIT_PACKAGES = $(shell go list -f '$(NEEDS_CLUSTER){{if or (not $$found) (eq .ImportPath "pgapply/decoder")}}{{.ImportPath}}{{end}}' ./...)
 RACE_PACKAGES = $(shell go list ./... | grep -v '^pgapply/integration')
 
 # Tools are pinned, and live in a directory that names their version.
@@ -26,10 +27,10 @@ GOLANGCILINT_VERSION := v2.15.0
 GOFUMPT      := bin/tools/gofumpt-$(GOFUMPT_VERSION)/gofumpt
 GOLANGCILINT := bin/tools/golangci-lint-$(GOLANGCILINT_VERSION)/golangci-lint
 
+# What the targets below can be asked for: make integration PG=16
+PG       ?= 18
+CRASHES  ?= 100
 FUZZTIME ?= 30s
-
-# Servers of the integration tests: one major for both ends.
-PG ?= 18
 
 ##@ Everyday
 
@@ -62,7 +63,13 @@ race: ## Every package but integration under the race detector, with servers whe
 	$(GOTEST) -race $(RACE_PACKAGES)
 
 integration: ## The whole engine against real servers of major PG (18)
-	PGAPPLY_TEST_MAJOR=$(PG) $(GOTEST) ./integration/...
+	PGAPPLY_TEST_MAJOR=$(PG) $(GOTEST) -timeout 20m ./integration
+
+matrix: ## Every publisher from 10 on into target 18, and publisher 18 into every target from 14 on
+	PGAPPLY_MATRIX=all $(GOTEST) -timeout 60m -run '^TestMajors$$' -v ./integration
+
+crash: ## Kill pgapply and both servers, CRASHES (100) times each, under load
+	PGAPPLY_TEST_CRASHES=$(CRASHES) $(GOTEST) -timeout 120m -run '^TestKill' -v ./integration
 
 fuzz: ## Each fuzz target for FUZZTIME (30s)
 	@grep -rHoE --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . \
@@ -72,6 +79,10 @@ fuzz: ## Each fuzz target for FUZZTIME (30s)
 	      $(GOTEST) -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$package"; \
 	    done
 
+bench: ## Drain a backlog beside the native subscription, then benchmarks of the parts
+	go run ./bench
+	go test -run '^$$' -bench . -benchmem ./decoder/... ./internal/source
+
 # Tools
 
 $(GOFUMPT):
@@ -80,4 +91,4 @@ $(GOFUMPT):
 $(GOLANGCILINT):
 	GOBIN=$(abspath $(@D)) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCILINT_VERSION)
 
-.PHONY: help build demo test fmt lint unit race integration fuzz
+.PHONY: help build demo test fmt lint unit race integration matrix crash fuzz bench
