@@ -2,16 +2,11 @@ package apply
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"runtime/debug"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"go.uber.org/zap"
-	"golang.org/x/sync/errgroup"
 
 	"pgapply/apply/state"
 	"pgapply/apply/stream"
@@ -30,18 +25,16 @@ const oldestTarget = 14_00_00
 // waitPause is how often something that somebody else holds is tried again.
 const waitPause = 250 * time.Millisecond
 
-// attempt is one life of the subscription: from connecting to the end of its
-// stream. What it opens it closes.
+// attempt is one life of the subscription: from connecting to the publisher to the
+// end of its stream. What it opens it closes.
 type attempt struct {
 	engine  *Engine
 	options *Options
 	log     *zap.Logger
+	control *control
 
-	control   *pgx.Conn
-	target    state.Target
 	publisher *source.Conn
 	identity  source.Identity
-	store     *state.Store
 	session   *target.Session
 	member    *members
 	// origin is the name of the session's replication origin, progress what it holds.
@@ -52,12 +45,9 @@ type attempt struct {
 	known lsn.LSN
 }
 
-func (e *Engine) attempt(ctx context.Context) error {
-	e.phase(state.Starting, "")
-	a := &attempt{engine: e, options: &e.options, log: e.log}
-	defer a.close()
+func (a *attempt) run(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
-		a.connectTarget, a.connectPublisher, a.refuseLoop, a.refuseSlot, a.openState, a.lock, a.enabled,
+		a.refuseTarget, a.connectPublisher, a.refuseSource, a.refuseSlot, a.lock, a.enabled,
 		a.openSession, a.settleSlot, a.joinTables,
 	} {
 		if err := step(ctx); err != nil {
@@ -72,42 +62,27 @@ func (a *attempt) close() {
 		a.session.Close()
 	}
 	if a.publisher != nil {
-		_ = a.publisher.Close()
-	}
-	if a.control != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-		defer cancel()
-		_ = a.control.Close(ctx)
+		_ = a.publisher.Close() // it is of no further use either way
 	}
 }
 
-func (a *attempt) connectTarget(ctx context.Context) error {
-	var err error
-	if a.control, err = state.ConnectControl(ctx, a.options.Target, a.options.TargetPassfile, a.options.Name); err != nil {
-		return targetError(err)
-	}
-	if a.target, err = state.ReadTarget(ctx, a.control); err != nil {
-		return targetError(err)
-	}
-	if a.target.InRecovery {
+func (a *attempt) refuseTarget(context.Context) error {
+	target := &a.control.target
+	if target.InRecovery {
 		return refused("connect to its primary, or give target_session_attrs=read-write with all hosts",
-			"the target database %q is on a server in recovery, which cannot be written to", a.target.Database)
+			"the target database %q is on a server in recovery, which cannot be written to", target.Database)
 	}
-	if a.target.Version < oldestTarget {
-		return refused("upgrade the target first", "the target is PostgreSQL %d: 14 is the oldest major that can be applied to", a.target.Version/10000)
+	if target.Version < oldestTarget {
+		return refused("upgrade the target first", "the target is PostgreSQL %d: 14 is the oldest major that can be applied to", target.Version/10000)
 	}
 	return nil
 }
 
 func (a *attempt) connectPublisher(ctx context.Context) error {
-	var encoding string
-	if err := a.control.QueryRow(ctx, `SELECT pg_catalog.current_setting('server_encoding')`).Scan(&encoding); err != nil {
-		return targetError(err)
-	}
 	var err error
 	a.publisher, err = source.Connect(ctx, source.Options{
 		URI: a.options.Source, Passfile: a.options.SourcePassfile,
-		ApplicationName: a.options.Name, ClientEncoding: encoding, Log: a.log,
+		ApplicationName: a.options.Name, ClientEncoding: a.control.target.Encoding, Log: a.log,
 	})
 	if err != nil {
 		return sourceError(err)
@@ -127,10 +102,10 @@ func (a *attempt) connectPublisher(ctx context.Context) error {
 	return nil
 }
 
-// refuseLoop stops what cannot work before anything is changed on either end.
-func (a *attempt) refuseLoop(ctx context.Context) error {
-	if a.identity.SystemID == a.target.SystemID && a.identity.Database == a.target.Database {
-		return refused("give two different databases", "source and target are the same database, %q of the same server", a.target.Database)
+// refuseSource stops what cannot work before anything is changed on either end.
+func (a *attempt) refuseSource(ctx context.Context) error {
+	if a.identity.SystemID == a.control.target.SystemID && a.identity.Database == a.control.target.Database {
+		return refused("give two different databases", "source and target are the same database, %q of the same server", a.control.target.Database)
 	}
 	if err := a.publisher.CheckLogical(ctx); err != nil {
 		if source.ClassOf(err) == source.Configuration {
@@ -149,19 +124,16 @@ func (a *attempt) refuseLoop(ctx context.Context) error {
 	return nil
 }
 
-func (a *attempt) openState(ctx context.Context) error {
-	var err error
-	a.store, err = state.Open(ctx, a.control, a.options.Name)
-	if err != nil {
-		return targetError(err)
-	}
-	return nil
-}
-
 // lock makes this process the subscription's only runner.
 func (a *attempt) lock(ctx context.Context) error {
+	if a.control.locked {
+		return nil
+	}
+	if err := a.control.open(); err != nil {
+		return err
+	}
 	err := a.wait(ctx, func() (string, error) {
-		holder, err := a.store.TryLock(ctx)
+		holder, err := a.control.store.TryLock(ctx)
 		if err != nil || holder == nil {
 			return "", err
 		}
@@ -170,8 +142,7 @@ func (a *attempt) lock(ctx context.Context) error {
 	if err != nil {
 		return targetError(err)
 	}
-	host, _ := os.Hostname() // for people to read; empty will do
-	return targetErrorOrNil(a.store.StartRunner(ctx, state.Runner{PID: os.Getpid(), Host: host, Version: Version()}))
+	return a.control.reign()
 }
 
 func targetErrorOrNil(err error) error {
@@ -208,7 +179,7 @@ func (a *attempt) wait(ctx context.Context, try func() (string, error)) error {
 func (a *attempt) enabled(ctx context.Context) error {
 	said := false
 	for {
-		subscription, err := a.store.Subscription(ctx)
+		subscription, err := a.control.store.Subscription(ctx)
 		if err != nil {
 			return targetError(err)
 		}
@@ -220,9 +191,6 @@ func (a *attempt) enabled(ctx context.Context) error {
 			a.engine.phase(state.Paused, "")
 			said = true
 		}
-		if err := a.heartbeat(ctx); err != nil {
-			return err
-		}
 		if !sleep(ctx, waitPause) {
 			return ctx.Err()
 		}
@@ -232,7 +200,7 @@ func (a *attempt) enabled(ctx context.Context) error {
 // openSession opens the apply session and takes its origin, which fences off any
 // earlier backend that might still write.
 func (a *attempt) openSession(ctx context.Context) error {
-	a.origin = origin.Name(a.options.Name, a.target.DatabaseOID, 0)
+	a.origin = origin.Name(a.options.Name, a.control.target.DatabaseOID, 0)
 	members, err := a.members(ctx)
 	if err != nil {
 		return err
@@ -282,7 +250,7 @@ func (a *attempt) stream(ctx context.Context) error {
 		Limits:      a.options.MaxGroup,
 		Resume:      a.progress, Recorded: a.known, End: a.options.EndLSN,
 		Synchronous: a.options.SynchronousCommit != "off",
-		State:       recorder{a.store, a.origin},
+		State:       recorder{a.control.store, a.origin},
 		Log:         a.log,
 	})
 	a.engine.streamed = true
@@ -291,20 +259,9 @@ func (a *attempt) stream(ctx context.Context) error {
 	a.engine.phase(state.Streaming, "")
 	a.log.Info("streaming", zap.String("slot", a.options.SlotName()), zap.Stringer("from", a.known),
 		zap.Int("publisher_version", a.publisher.Version()), zap.Int("protocol", feed.Settings().ProtocolVersion),
-		zap.String("streaming", feed.Settings().Streaming), zap.Int("target_version", a.target.Version))
+		zap.String("streaming", feed.Settings().Streaming), zap.Int("target_version", a.control.target.Version))
 
-	tasks, running := errgroup.WithContext(ctx)
-	beat, stop := context.WithCancel(running)
-	tasks.Go(func() error { return a.beat(beat) })
-	tasks.Go(func() error {
-		defer stop()
-		return streamError(s.Run(running))
-	})
-	err = tasks.Wait()
-	if err == nil || ctx.Err() != nil {
-		a.goodbye()
-	}
-	return err
+	return streamError(s.Run(ctx))
 }
 
 // streamError classifies what ended a stream.
@@ -365,65 +322,4 @@ type recorder struct {
 
 func (r recorder) LocalFlush(ctx context.Context) (local, flushed lsn.LSN, err error) {
 	return r.Store.LocalFlush(ctx, r.origin)
-}
-
-// beat writes the status while it changes, at most once a second, and a heartbeat
-// otherwise. An error ends the attempt: without the control session there is no
-// lock, and another runner may have it.
-func (a *attempt) beat(ctx context.Context) error {
-	ticker := time.NewTicker(time.Second)
-	defer ticker.Stop()
-	var written state.Status
-	var writtenAt time.Time
-	for {
-		status := a.engine.Status()
-		if changed(written, status) || time.Since(writtenAt) >= state.HeartbeatInterval {
-			if err := a.heartbeat(ctx); err != nil {
-				if ctx.Err() != nil {
-					return nil
-				}
-				return err
-			}
-			written, writtenAt = status, time.Now()
-		}
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return nil
-		}
-	}
-}
-
-// changed compares what tells more than the time of day.
-func changed(before, after state.Status) bool {
-	before.UpdatedAt, after.UpdatedAt = time.Time{}, time.Time{}
-	before.LagSeconds, after.LagSeconds = 0, 0
-	first, err := json.Marshal(before)
-	if err != nil {
-		return true
-	}
-	second, err := json.Marshal(after)
-	return err != nil || string(first) != string(second)
-}
-
-func (a *attempt) heartbeat(ctx context.Context) error {
-	status := a.engine.Status()
-	return targetErrorOrNil(a.store.WriteStatus(ctx, &status))
-}
-
-// goodbye takes the runner row away on an orderly end.
-func (a *attempt) goodbye() {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-	defer cancel()
-	if err := a.store.EndRunner(ctx); err != nil {
-		a.log.Debug("clear the runner row", zap.Error(err))
-	}
-}
-
-// Version is the version of this build, as its module or its build says.
-func Version() string {
-	if build, ok := debug.ReadBuildInfo(); ok && build.Main.Version != "" {
-		return build.Main.Version
-	}
-	return "unknown"
 }

@@ -30,6 +30,8 @@ type Engine struct {
 	// streamed is set once a stream has run: from then on only a lost slot ends
 	// the engine, since whatever else is wrong was right before.
 	streamed bool
+	// control is nil while there is no session.
+	control *control
 
 	mu struct {
 		sync.Mutex
@@ -70,11 +72,13 @@ func (e *Engine) Run(ctx context.Context) error {
 		started := time.Now()
 		err := e.attempt(ctx)
 		if err == nil || ctx.Err() != nil {
+			e.leave(nil)
 			return nil
 		}
 		trouble := classify(err)
 		e.failed(trouble)
 		if !e.retries(trouble) {
+			e.leave(trouble)
 			return trouble
 		}
 		if e.streamed && time.Since(started) > healthyAfter {
@@ -83,9 +87,57 @@ func (e *Engine) Run(ctx context.Context) error {
 		pause := e.backoff.next()
 		e.log.Warn(trouble.Error(), zap.String("hint", trouble.Hint), zap.Duration("retry_in", pause))
 		e.phase(state.Retrying, "")
+		e.pause(ctx, trouble)
 		if !sleep(ctx, pause) {
+			e.leave(nil)
 			return nil
 		}
+	}
+}
+
+// attempt lives once, under a control session that is kept while it is good.
+func (e *Engine) attempt(ctx context.Context) error {
+	if e.control != nil && !e.control.alive() {
+		e.control.close()
+		e.control = nil
+	}
+	e.phase(state.Starting, "")
+	if e.control == nil {
+		var err error
+		if e.control, err = e.connectControl(ctx); err != nil {
+			return err
+		}
+	}
+	c := e.control
+	a := &attempt{engine: e, options: &e.options, log: e.log, control: c}
+	defer a.close()
+	err := a.run(c.ctx)
+	if c.ctx.Err() != nil && ctx.Err() == nil {
+		// The session was lost, and whatever else went wrong followed from that.
+		return context.Cause(c.ctx)
+	}
+	return err
+}
+
+// leave ends the control session, if there is one, and records why.
+func (e *Engine) leave(trouble *Error) {
+	if e.control != nil {
+		e.control.leave(trouble)
+		e.control = nil
+	}
+}
+
+// pause disables the subscription when an apply error is to wait for a person.
+func (e *Engine) pause(ctx context.Context, trouble *Error) {
+	if trouble.Class != Conflict || trouble.Retryable || e.options.OnError != "pause" || e.control == nil || !e.control.locked {
+		return
+	}
+	err := e.control.store.SetEnabled(ctx, false)
+	if err == nil {
+		err = e.control.store.SetError(ctx, trouble.Error(), trouble.Hint)
+	}
+	if err != nil {
+		e.log.Warn("pause the subscription: it is tried again instead", zap.Error(err))
 	}
 }
 

@@ -38,7 +38,7 @@ func (m *members) has(schema, name string) bool {
 // members reads the tables that the state knows.
 func (a *attempt) members(ctx context.Context) (*members, error) {
 	a.member = &members{log: a.log, known: make(map[state.Table]bool), said: make(map[state.Table]bool)}
-	return a.member, a.member.load(ctx, a.store)
+	return a.member, a.member.load(ctx, a.control.store)
 }
 
 func (m *members) load(ctx context.Context, store *state.Store) error {
@@ -65,13 +65,13 @@ func (a *attempt) joinTables(ctx context.Context) error {
 	for _, table := range published {
 		tables = append(tables, state.Table{Schema: table.Schema, Name: table.Name, State: state.TableReady, StateLSN: a.known})
 	}
-	if err := a.store.RegisterTables(ctx, tables); err != nil {
+	if err := a.control.store.RegisterTables(ctx, tables); err != nil {
 		return targetError(err)
 	}
-	if err := a.member.load(ctx, a.store); err != nil {
+	if err := a.member.load(ctx, a.control.store); err != nil {
 		return err
 	}
-	known, err := a.store.Tables(ctx)
+	known, err := a.control.store.Tables(ctx)
 	if err != nil {
 		return targetError(err)
 	}

@@ -63,6 +63,8 @@ type Options struct {
 	SpoolDir   string
 	SpoolLimit int64
 
+	// Version of this program, for people who look at the runner.
+	Version string
 	// Log receives what happens; nil logs nothing.
 	Log *zap.Logger
 }

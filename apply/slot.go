@@ -20,7 +20,7 @@ import (
 // names the slot before it exists, and only a slot that the state calls "creating"
 // is ever dropped and made again.
 func (a *attempt) settleSlot(ctx context.Context) error {
-	subscription, err := a.store.Subscription(ctx)
+	subscription, err := a.control.store.Subscription(ctx)
 	if err != nil {
 		return targetError(err)
 	}
@@ -32,6 +32,9 @@ func (a *attempt) settleSlot(ctx context.Context) error {
 	case subscription == nil:
 		return a.begin(ctx, slot, false)
 	case subscription.SlotState == state.SlotCreating:
+		if err := a.dropInterrupted(ctx, subscription.SlotName); err != nil {
+			return err
+		}
 		return a.begin(ctx, slot, subscription.SlotName == a.options.SlotName())
 	}
 	return a.resume(ctx, subscription, slot)
@@ -40,7 +43,7 @@ func (a *attempt) settleSlot(ctx context.Context) error {
 // refuseSlot looks at the slot of a subscription that nothing is known of before
 // anything is created for it.
 func (a *attempt) refuseSlot(ctx context.Context) error {
-	if _, err := state.OpenExisting(ctx, a.control, a.options.Name); !errors.Is(err, state.ErrNoSchema) {
+	if _, err := state.OpenExisting(ctx, a.control.conn, a.options.Name); !errors.Is(err, state.ErrNoSchema) {
 		return nil // settleSlot sees the state, or openState says what is wrong with it
 	}
 	slot, err := a.publisher.Slot(ctx, a.options.SlotName())
@@ -66,6 +69,28 @@ func (a *attempt) mayBegin(slot *source.Slot, ours bool) error {
 	return a.usable(slot)
 }
 
+// dropInterrupted drops the slot that an interrupted start under another --slot left.
+func (a *attempt) dropInterrupted(ctx context.Context, name string) error {
+	if name == a.options.SlotName() {
+		return nil // begin makes it anew
+	}
+	slot, err := a.publisher.Slot(ctx, name)
+	if err != nil {
+		return sourceError(err)
+	}
+	if slot == nil {
+		return nil
+	}
+	if err := a.usable(slot); err != nil {
+		return err
+	}
+	a.log.Info("drop the slot that an interrupted start left behind", zap.String("slot", name))
+	if err := a.publisher.DropSlot(ctx, name); err != nil {
+		return sourceError(err)
+	}
+	return nil
+}
+
 // begin starts a subscription that has applied nothing yet.
 func (a *attempt) begin(ctx context.Context, slot *source.Slot, ours bool) error {
 	if err := a.mayBegin(slot, ours); err != nil {
@@ -80,11 +105,11 @@ func (a *attempt) begin(ctx context.Context, slot *source.Slot, ours bool) error
 	}
 	subscription := &state.Subscription{
 		Source:         state.Source{SystemID: a.identity.SystemID, Timeline: a.identity.Timeline, Database: a.identity.Database},
-		TargetSystemID: a.target.SystemID, TargetDatabaseOID: a.target.DatabaseOID,
+		TargetSystemID: a.control.target.SystemID, TargetDatabaseOID: a.control.target.DatabaseOID,
 		SlotName: a.options.SlotName(), Publications: a.options.Publications, Settings: settings,
 	}
 	if !a.options.CreateSlot {
-		if err := a.store.AdoptSlot(ctx, subscription, slot.ConfirmedFlush); err != nil {
+		if err := a.control.store.AdoptSlot(ctx, subscription, slot.ConfirmedFlush); err != nil {
 			return targetError(err)
 		}
 		a.known = slot.ConfirmedFlush
@@ -97,7 +122,7 @@ func (a *attempt) begin(ctx context.Context, slot *source.Slot, ours bool) error
 			return sourceError(err)
 		}
 	}
-	if err := a.store.BeginSlot(ctx, subscription); err != nil {
+	if err := a.control.store.BeginSlot(ctx, subscription); err != nil {
 		return targetError(err)
 	}
 	a.log.Info("create the slot; this waits for the transactions that run on the publisher now", zap.String("slot", a.options.SlotName()))
@@ -107,7 +132,7 @@ func (a *attempt) begin(ctx context.Context, slot *source.Slot, ours bool) error
 	if err != nil {
 		return sourceError(err)
 	}
-	if err := a.store.SlotCreated(ctx, created.ConsistentPoint); err != nil {
+	if err := a.control.store.SlotCreated(ctx, created.ConsistentPoint); err != nil {
 		return targetError(err)
 	}
 	a.known = created.ConsistentPoint
@@ -117,7 +142,7 @@ func (a *attempt) begin(ctx context.Context, slot *source.Slot, ours bool) error
 // newOrigin makes the origin anew: a left-over of the same name holds a position
 // that means nothing to the slot that is about to exist.
 func (a *attempt) newOrigin(ctx context.Context) error {
-	if err := a.store.RegisterOrigin(ctx, state.Origin{Name: a.origin}); err != nil {
+	if err := a.control.store.RegisterOrigin(ctx, state.Origin{Name: a.origin}); err != nil {
 		return targetError(err)
 	}
 	if err := origin.Drop(a.session, a.origin); err != nil {
@@ -127,7 +152,7 @@ func (a *attempt) newOrigin(ctx context.Context) error {
 	if err != nil {
 		return targetError(err)
 	}
-	return targetErrorOrNil(a.store.RegisterOrigin(ctx, state.Origin{Name: a.origin, ID: roident}))
+	return targetErrorOrNil(a.control.store.RegisterOrigin(ctx, state.Origin{Name: a.origin, ID: roident}))
 }
 
 // usable refuses a slot that this subscription could not stream from.
@@ -166,7 +191,7 @@ func (a *attempt) resume(ctx context.Context, subscription *state.Subscription, 
 		return refused("connect to the publisher that the subscription began with, or run `pgapply cleanup` and start anew",
 			"subscription %q follows database %q of system %s, and --source is database %q of system %s", a.options.Name,
 			subscription.Source.Database, subscription.Source.SystemID, a.identity.Database, a.identity.SystemID)
-	case subscription.TargetSystemID != a.target.SystemID || subscription.TargetDatabaseOID != a.target.DatabaseOID:
+	case subscription.TargetSystemID != a.control.target.SystemID || subscription.TargetDatabaseOID != a.control.target.DatabaseOID:
 		return refused("a copy must not go on beside its original: run `pgapply cleanup --keep-slot` on the copy",
 			"the state was written in another database, of which this one is a copy")
 	case slot == nil:
@@ -191,7 +216,7 @@ func (a *attempt) resume(ctx context.Context, subscription *state.Subscription, 
 
 // sameOrigin proves that the origin is the one whose progress the slot goes with.
 func (a *attempt) sameOrigin(ctx context.Context) error {
-	recorded, err := a.store.Origins(ctx)
+	recorded, err := a.control.store.Origins(ctx)
 	if err != nil {
 		return targetError(err)
 	}
@@ -214,7 +239,7 @@ func (a *attempt) takeOver(ctx context.Context, subscription *state.Subscription
 			zap.Int32("before", subscription.Source.Timeline), zap.Int32("now", a.identity.Timeline))
 		source := subscription.Source
 		source.Timeline = a.identity.Timeline
-		if err := a.store.SetSource(ctx, source); err != nil {
+		if err := a.control.store.SetSource(ctx, source); err != nil {
 			return targetError(err)
 		}
 	}
@@ -222,7 +247,7 @@ func (a *attempt) takeOver(ctx context.Context, subscription *state.Subscription
 	if err != nil {
 		return err
 	}
-	return targetErrorOrNil(a.store.SetSettings(ctx, a.options.Publications, settings))
+	return targetErrorOrNil(a.control.store.SetSettings(ctx, a.options.Publications, settings))
 }
 
 // settings are the options that people may want to look up; no secrets.

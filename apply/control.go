@@ -1,0 +1,154 @@
+package apply
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/zap"
+
+	"pgapply/apply/state"
+)
+
+// control is the session on the target that outlives attempts: it holds the lock
+// that makes this process the subscription's only runner, and writes what the
+// engine is doing, also while an attempt waits or the engine pauses between two.
+type control struct {
+	engine *Engine
+	conn   *pgx.Conn
+	target state.Target
+	// store is nil until the state may be touched.
+	store  *state.Store
+	locked bool
+
+	// ctx ends when the session is lost, and with it the lock: whatever runs
+	// under the lock runs under ctx.
+	ctx    context.Context //nolint:containedctx // it is the life of the session
+	cancel context.CancelCauseFunc
+	beats  sync.WaitGroup
+}
+
+// connectControl opens the session.
+func (e *Engine) connectControl(ctx context.Context) (*control, error) {
+	conn, err := state.ConnectControl(ctx, e.options.Target, e.options.TargetPassfile, e.options.Name)
+	if err != nil {
+		return nil, targetError(err)
+	}
+	c := &control{engine: e, conn: conn}
+	c.ctx, c.cancel = context.WithCancelCause(ctx)
+	if c.target, err = state.ReadTarget(ctx, conn); err != nil {
+		c.close()
+		return nil, targetError(err)
+	}
+	return c, nil
+}
+
+// open creates or migrates the state.
+func (c *control) open() error {
+	if c.store != nil {
+		return nil
+	}
+	store, err := state.Open(c.ctx, c.conn, c.engine.options.Name)
+	if err != nil {
+		return targetError(err)
+	}
+	c.store = store
+	return nil
+}
+
+// reign makes this process the runner, once the lock is taken.
+func (c *control) reign() error {
+	c.locked = true
+	host, _ := os.Hostname() // for people to read; empty will do
+	runner := state.Runner{PID: os.Getpid(), Host: host, Version: c.engine.options.Version}
+	if err := c.store.StartRunner(c.ctx, runner); err != nil {
+		return targetError(err)
+	}
+	c.beats.Go(c.beat)
+	return nil
+}
+
+// beat writes the status while it changes, at most once a second, and a heartbeat
+// otherwise, until the session is closed or lost.
+func (c *control) beat() {
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	var written state.Status
+	var writtenAt time.Time
+	for {
+		status := c.engine.Status()
+		if changed(written, status) || time.Since(writtenAt) >= state.HeartbeatInterval {
+			if err := c.store.WriteStatus(c.ctx, &status); err != nil {
+				c.cancel(targetError(err))
+				return
+			}
+			written, writtenAt = status, time.Now()
+		}
+		select {
+		case <-ticker.C:
+		case <-c.ctx.Done():
+			return
+		}
+	}
+}
+
+// changed compares what tells more than the time of day.
+func changed(before, after state.Status) bool {
+	before.UpdatedAt, after.UpdatedAt = time.Time{}, time.Time{}
+	before.LagSeconds, after.LagSeconds = 0, 0
+	first, err := json.Marshal(before)
+	if err != nil {
+		return true
+	}
+	second, err := json.Marshal(after)
+	return err != nil || string(first) != string(second)
+}
+
+// alive proves that session and lock still are.
+func (c *control) alive() bool {
+	if c.ctx.Err() != nil {
+		return false
+	}
+	if !c.locked {
+		return !c.conn.IsClosed() // nobody else uses it yet
+	}
+	status := c.engine.Status()
+	return c.store.WriteStatus(c.ctx, &status) == nil
+}
+
+// closeTime bounds what is written at the end.
+const closeTime = 2 * time.Second
+
+// leave records how the engine ends, and that it does; trouble is nil for an
+// orderly end.
+func (c *control) leave(trouble *Error) {
+	c.cancel(context.Canceled)
+	c.beats.Wait()
+	if c.locked {
+		ctx, cancel := context.WithTimeout(context.Background(), closeTime)
+		defer cancel()
+		if trouble != nil {
+			c.note(c.store.SetError(ctx, trouble.Error(), trouble.Hint))
+		}
+		c.note(c.store.EndRunner(ctx))
+	}
+	c.close()
+}
+
+func (c *control) note(err error) {
+	if err != nil {
+		c.engine.log.Debug("record the end", zap.Error(err))
+	}
+}
+
+// close ends the session and waits for its goroutine.
+func (c *control) close() {
+	c.cancel(context.Canceled)
+	c.beats.Wait()
+	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
+	defer cancel()
+	_ = c.conn.Close(ctx) // what it held ends with it either way
+}
