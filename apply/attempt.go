@@ -253,6 +253,10 @@ func (a *attempt) stream(ctx context.Context) error {
 		State:       recorder{a.control.store, a.origin},
 		Log:         a.log,
 	})
+	if err := a.control.store.SetError(ctx, "", ""); err != nil {
+		_ = feed.Close()
+		return targetError(err)
+	}
 	a.engine.streamed = true
 	a.engine.running(s)
 	defer a.engine.running(nil)
