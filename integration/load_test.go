@@ -48,7 +48,6 @@ type load struct {
 		count int
 		back  chan struct{}
 	}
-	failed   atomic.Pointer[error]
 	rows     atomic.Int64
 	streamed atomic.Int64 // transactions large enough to be streamed
 }
@@ -93,7 +92,6 @@ func (l *link) startLoad(writers int) *load {
 // issue gives the writers more units of work.
 func (w *load) issue(units int) {
 	w.t.Helper()
-	w.check()
 	w.issued += units
 	for range units {
 		w.units <- struct{}{}
@@ -105,14 +103,6 @@ func (w *load) finish() {
 	w.t.Helper()
 	close(w.units)
 	w.writers.Wait()
-	w.check()
-}
-
-func (w *load) check() {
-	w.t.Helper()
-	if err := w.failed.Load(); err != nil {
-		require.NoError(w.t, *err, "the workload itself")
-	}
 }
 
 // publisherDown tells the writers that errors are to be expected from now on, and
@@ -143,6 +133,7 @@ func (w *load) write(ctx context.Context, writer int) {
 	random := rand.New(rand.NewPCG(uint64(writer), 1))
 	number := 0
 	var conn *pgconn.PgConn
+	born := 0 // outages when conn was made
 	defer func() {
 		if conn != nil {
 			_ = conn.Close(context.Background())
@@ -159,9 +150,9 @@ func (w *load) write(ctx context.Context, writer int) {
 			return
 		}
 		for {
-			before, _ := w.outages()
 			var err error
 			if conn == nil || conn.IsClosed() {
+				born, _ = w.outages()
 				conn, err = pgconn.Connect(ctx, w.source)
 			}
 			if err == nil {
@@ -175,8 +166,8 @@ func (w *load) write(ctx context.Context, writer int) {
 				<-conn.CleanupDone()
 			}
 			count, back := w.outages()
-			if count == before && back == nil {
-				w.failed.Store(&err)
+			if count == born && back == nil {
+				w.t.Errorf("writer %d of the workload: %v", writer, err)
 				return
 			}
 			if back != nil {
