@@ -85,10 +85,10 @@ func (a *attempt) connectPublisher(ctx context.Context) error {
 		ApplicationName: a.options.Name, ClientEncoding: a.control.target.Encoding, Log: a.log,
 	})
 	if err != nil {
-		return sourceError(err)
+		return SourceError(err)
 	}
 	if a.identity, err = a.publisher.Identify(ctx); err != nil {
-		return sourceError(err)
+		return SourceError(err)
 	}
 	a.engine.mu.Lock()
 	a.engine.mu.status.Publisher = state.Publisher{
@@ -111,11 +111,11 @@ func (a *attempt) refuseSource(ctx context.Context) error {
 		if source.ClassOf(err) == source.Configuration {
 			return &Error{Class: Refused, Err: err}
 		}
-		return sourceError(err)
+		return SourceError(err)
 	}
 	missing, err := a.publisher.MissingPublications(ctx, a.options.Publications)
 	if err != nil {
-		return sourceError(err)
+		return SourceError(err)
 	}
 	if len(missing) > 0 {
 		return refused("create it on the publisher, in the database of --source: CREATE PUBLICATION ... FOR TABLE ...",
@@ -140,7 +140,7 @@ func (a *attempt) lock(ctx context.Context) error {
 		return fmt.Sprintf("subscription %q is run by another process: %s on the target", a.options.Name, holder), nil
 	})
 	if err != nil {
-		return targetError(err)
+		return TargetError(err)
 	}
 	return a.control.reign()
 }
@@ -149,7 +149,7 @@ func targetErrorOrNil(err error) error {
 	if err == nil {
 		return nil
 	}
-	return targetError(err)
+	return TargetError(err)
 }
 
 // wait tries until nobody holds what we need any more. try returns who does.
@@ -181,7 +181,7 @@ func (a *attempt) enabled(ctx context.Context) error {
 	for {
 		subscription, err := a.control.store.Subscription(ctx)
 		if err != nil {
-			return targetError(err)
+			return TargetError(err)
 		}
 		if subscription == nil || subscription.Enabled {
 			return nil
@@ -255,7 +255,7 @@ func (a *attempt) stream(ctx context.Context) error {
 	})
 	if err := a.control.store.SetError(ctx, "", ""); err != nil {
 		_ = feed.Close()
-		return targetError(err)
+		return TargetError(err)
 	}
 	a.engine.streamed = true
 	a.engine.running(s)
@@ -276,7 +276,7 @@ func streamError(err error) error {
 	if typed := classify(err); typed.Class != Other {
 		return typed
 	}
-	return sourceError(err)
+	return SourceError(err)
 }
 
 // startStream starts at the position that the target can prove, once the slot is free.
@@ -315,7 +315,7 @@ func sourceErrorOrRefused(err error) error {
 	if typed, ok := errors.AsType[*Error](err); ok {
 		return typed
 	}
-	return sourceError(err)
+	return SourceError(err)
 }
 
 // recorder is the stream's view of the state.

@@ -6,10 +6,10 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"pgapply/apply/state"
 	"pgapply/apply/target"
 	"pgapply/decoder"
 	"pgapply/decoder/txn"
+	"pgapply/internal/conninfo"
 	"pgapply/internal/source"
 	"pgapply/origin"
 )
@@ -55,8 +55,8 @@ func passes(err error) bool {
 	return strings.HasPrefix(refusal.Code, "53") || strings.HasPrefix(refusal.Code, "08")
 }
 
-// sourceError classifies what the publisher's link says.
-func sourceError(err error) *Error {
+// SourceError classifies what the publisher's link says.
+func SourceError(err error) *Error {
 	switch source.ClassOf(err) {
 	case source.Authentication:
 		return &Error{Class: Source, Err: err}
@@ -64,42 +64,45 @@ func sourceError(err error) *Error {
 		if _, said := errors.AsType[*pgconn.PgError](err); said {
 			return &Error{Class: Source, Err: err}
 		}
-		return &Error{Class: Configuration, Err: err}
+		return &Error{Class: Configuration, Err: err, Hint: "correct --source, or the PG* variables and files that it relies on"}
 	case source.SlotLost:
 		return &Error{
 			Class: SlotLost, Err: err,
 			Hint: "run `pgapply cleanup`, bring the tables to the publisher's state, and start again",
 		}
 	case source.Transient:
-		return &Error{Class: Source, Err: err, Retryable: true}
+		return &Error{
+			Class: Source, Err: err, Retryable: true,
+			Hint: "check that the publisher runs and that --source names its address",
+		}
 	}
 	return &Error{Class: Source, Err: err}
 }
 
-// targetError classifies what a connection to the target says outside of a
+// TargetError classifies what a connection to the target says outside of a
 // transaction.
-func targetError(err error) *Error {
+func TargetError(err error) *Error {
 	if typed, ok := errors.AsType[*Error](err); ok {
 		return typed
 	}
-	if malformed, ok := errors.AsType[*state.ConnectionStringError](err); ok {
-		return &Error{Class: Configuration, Err: malformed}
+	if malformed, ok := errors.AsType[*conninfo.Error](err); ok {
+		return &Error{Class: Configuration, Err: malformed, Hint: "correct --target, or the PG* variables and files that it relies on"}
 	}
-	if version, ok := errors.AsType[*state.VersionError](err); ok {
-		return &Error{Class: Refused, Err: err, Hint: version.Hint()}
-	}
-	if privilege, ok := errors.AsType[*state.PrivilegeError](err); ok {
-		return &Error{Class: Refused, Err: err, Hint: privilege.Hint()}
-	}
-	if owner, ok := errors.AsType[*state.OwnerError](err); ok {
-		return &Error{Class: Refused, Err: err, Hint: owner.Hint()}
+	if refusal, ok := errors.AsType[interface {
+		error
+		Hint() string
+	}](err); ok { // the state's version, privilege and owner errors
+		return &Error{Class: Refused, Err: err, Hint: refusal.Hint()}
 	}
 	if held, ok := errors.AsType[*origin.HeldError](err); ok {
 		return &Error{Class: Target, Err: held, Retryable: true}
 	}
 	refusal, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok {
-		return &Error{Class: Target, Err: err, Retryable: true}
+		return &Error{
+			Class: Target, Err: err, Retryable: true,
+			Hint: "check that the target runs and that --target names its address",
+		}
 	}
 	switch {
 	case strings.HasPrefix(refusal.Code, "28"):

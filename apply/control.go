@@ -35,13 +35,13 @@ type control struct {
 func (e *Engine) connectControl(ctx context.Context) (*control, error) {
 	conn, err := state.ConnectControl(ctx, e.options.Target, e.options.TargetPassfile, e.options.Name)
 	if err != nil {
-		return nil, targetError(err)
+		return nil, TargetError(err)
 	}
 	c := &control{engine: e, conn: conn}
 	c.ctx, c.cancel = context.WithCancelCause(ctx)
 	if c.target, err = state.ReadTarget(ctx, conn); err != nil {
 		c.close()
-		return nil, targetError(err)
+		return nil, TargetError(err)
 	}
 	return c, nil
 }
@@ -53,7 +53,7 @@ func (c *control) open() error {
 	}
 	store, err := state.Open(c.ctx, c.conn, c.engine.options.Name)
 	if err != nil {
-		return targetError(err)
+		return TargetError(err)
 	}
 	c.store = store
 	return nil
@@ -65,7 +65,7 @@ func (c *control) reign() error {
 	host, _ := os.Hostname() // for people to read; empty will do
 	runner := state.Runner{PID: os.Getpid(), Host: host, Version: c.engine.options.Version}
 	if err := c.store.StartRunner(c.ctx, runner); err != nil {
-		return targetError(err)
+		return TargetError(err)
 	}
 	c.beats.Go(c.beat)
 	return nil
@@ -82,7 +82,7 @@ func (c *control) beat() {
 		status := c.engine.Status()
 		if changed(written, status) || time.Since(writtenAt) >= state.HeartbeatInterval {
 			if err := c.store.WriteStatus(c.ctx, &status); err != nil {
-				c.cancel(targetError(err))
+				c.cancel(TargetError(err))
 				return
 			}
 			written, writtenAt = status, time.Now()

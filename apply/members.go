@@ -44,7 +44,7 @@ func (a *attempt) members(ctx context.Context) (*members, error) {
 func (m *members) load(ctx context.Context, store *state.Store) error {
 	tables, err := store.Tables(ctx)
 	if err != nil {
-		return targetError(err)
+		return TargetError(err)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -59,21 +59,21 @@ func (m *members) load(ctx context.Context, store *state.Store) error {
 func (a *attempt) joinTables(ctx context.Context) error {
 	published, err := a.publisher.Tables(ctx, a.options.Publications)
 	if err != nil {
-		return sourceError(err)
+		return SourceError(err)
 	}
 	tables := make([]state.Table, 0, len(published))
 	for _, table := range published {
 		tables = append(tables, state.Table{Schema: table.Schema, Name: table.Name, State: state.TableReady, StateLSN: a.known})
 	}
 	if err := a.control.store.RegisterTables(ctx, tables); err != nil {
-		return targetError(err)
+		return TargetError(err)
 	}
 	if err := a.member.load(ctx, a.control.store); err != nil {
 		return err
 	}
 	known, err := a.control.store.Tables(ctx)
 	if err != nil {
-		return targetError(err)
+		return TargetError(err)
 	}
 	a.engine.mu.Lock()
 	defer a.engine.mu.Unlock()

@@ -22,11 +22,11 @@ import (
 func (a *attempt) settleSlot(ctx context.Context) error {
 	subscription, err := a.control.store.Subscription(ctx)
 	if err != nil {
-		return targetError(err)
+		return TargetError(err)
 	}
 	slot, err := a.publisher.Slot(ctx, a.options.SlotName())
 	if err != nil {
-		return sourceError(err)
+		return SourceError(err)
 	}
 	switch {
 	case subscription == nil:
@@ -48,7 +48,7 @@ func (a *attempt) refuseSlot(ctx context.Context) error {
 	}
 	slot, err := a.publisher.Slot(ctx, a.options.SlotName())
 	if err != nil {
-		return sourceError(err)
+		return SourceError(err)
 	}
 	return a.mayBegin(slot, false)
 }
@@ -76,7 +76,7 @@ func (a *attempt) dropInterrupted(ctx context.Context, name string) error {
 	}
 	slot, err := a.publisher.Slot(ctx, name)
 	if err != nil {
-		return sourceError(err)
+		return SourceError(err)
 	}
 	if slot == nil {
 		return nil
@@ -86,7 +86,7 @@ func (a *attempt) dropInterrupted(ctx context.Context, name string) error {
 	}
 	a.log.Info("drop the slot that an interrupted start left behind", zap.String("slot", name))
 	if err := a.publisher.DropSlot(ctx, name); err != nil {
-		return sourceError(err)
+		return SourceError(err)
 	}
 	return nil
 }
@@ -110,7 +110,7 @@ func (a *attempt) begin(ctx context.Context, slot *source.Slot, ours bool) error
 	}
 	if !a.options.CreateSlot {
 		if err := a.control.store.AdoptSlot(ctx, subscription, slot.ConfirmedFlush); err != nil {
-			return targetError(err)
+			return TargetError(err)
 		}
 		a.known = slot.ConfirmedFlush
 		a.log.Info("adopted the slot", zap.String("slot", slot.Name), zap.Stringer("at", a.known))
@@ -119,21 +119,21 @@ func (a *attempt) begin(ctx context.Context, slot *source.Slot, ours bool) error
 	if slot != nil {
 		a.log.Info("drop the slot that an interrupted start left behind", zap.String("slot", slot.Name))
 		if err := a.publisher.DropSlot(ctx, slot.Name); err != nil {
-			return sourceError(err)
+			return SourceError(err)
 		}
 	}
 	if err := a.control.store.BeginSlot(ctx, subscription); err != nil {
-		return targetError(err)
+		return TargetError(err)
 	}
 	a.log.Info("create the slot; this waits for the transactions that run on the publisher now", zap.String("slot", a.options.SlotName()))
 	created, err := a.publisher.CreateSlot(ctx, source.SlotOptions{
 		Name: a.options.SlotName(), Failover: a.options.Failover && a.publisher.Version() >= 17_00_00, Snapshot: source.SnapshotNothing,
 	})
 	if err != nil {
-		return sourceError(err)
+		return SourceError(err)
 	}
 	if err := a.control.store.SlotCreated(ctx, created.ConsistentPoint); err != nil {
-		return targetError(err)
+		return TargetError(err)
 	}
 	a.known = created.ConsistentPoint
 	return a.acquireOrigin(ctx)
@@ -143,14 +143,14 @@ func (a *attempt) begin(ctx context.Context, slot *source.Slot, ours bool) error
 // that means nothing to the slot that is about to exist.
 func (a *attempt) newOrigin(ctx context.Context) error {
 	if err := a.control.store.RegisterOrigin(ctx, state.Origin{Name: a.origin}); err != nil {
-		return targetError(err)
+		return TargetError(err)
 	}
 	if err := origin.Drop(a.session, a.origin); err != nil {
-		return targetError(err)
+		return TargetError(err)
 	}
 	roident, err := origin.Ensure(a.session, a.origin)
 	if err != nil {
-		return targetError(err)
+		return TargetError(err)
 	}
 	return targetErrorOrNil(a.control.store.RegisterOrigin(ctx, state.Origin{Name: a.origin, ID: roident}))
 }
@@ -218,11 +218,11 @@ func (a *attempt) resume(ctx context.Context, subscription *state.Subscription, 
 func (a *attempt) sameOrigin(ctx context.Context) error {
 	recorded, err := a.control.store.Origins(ctx)
 	if err != nil {
-		return targetError(err)
+		return TargetError(err)
 	}
 	rows, err := a.session.Query(`SELECT roident FROM pg_catalog.pg_replication_origin WHERE roname = $1`, a.origin)
 	if err != nil {
-		return targetError(err)
+		return TargetError(err)
 	}
 	for _, known := range recorded {
 		if known.Name == a.origin && len(rows) == 1 && string(rows[0][0]) == fmt.Sprint(known.ID) {
@@ -240,7 +240,7 @@ func (a *attempt) takeOver(ctx context.Context, subscription *state.Subscription
 		source := subscription.Source
 		source.Timeline = a.identity.Timeline
 		if err := a.control.store.SetSource(ctx, source); err != nil {
-			return targetError(err)
+			return TargetError(err)
 		}
 	}
 	settings, err := json.Marshal(a.settings())

@@ -83,7 +83,7 @@ func Cleanup(ctx context.Context, options CleanupOptions) (*Removal, error) {
 		return removal, nil
 	}
 	if err != nil {
-		return nil, targetError(err)
+		return nil, apply.TargetError(err)
 	}
 	c := &cleanup{options: options, target: target, store: store, removal: removal}
 	if err := c.lock(ctx); err != nil {
@@ -117,7 +117,7 @@ type cleanup struct {
 func (c *cleanup) lock(ctx context.Context) error {
 	holder, err := c.store.TryLock(ctx)
 	if err != nil {
-		return targetError(err)
+		return apply.TargetError(err)
 	}
 	if holder == nil {
 		return nil
@@ -140,14 +140,14 @@ func (c *cleanup) unlock() {
 // look reads what there is and refuses what must not be taken away.
 func (c *cleanup) look(ctx context.Context) (err error) {
 	if c.subscription, err = c.store.Subscription(ctx); err != nil {
-		return targetError(err)
+		return apply.TargetError(err)
 	}
 	if c.origins, err = c.store.Origins(ctx); err != nil {
-		return targetError(err)
+		return apply.TargetError(err)
 	}
 	tables, err := c.store.Tables(ctx)
 	if err != nil {
-		return targetError(err)
+		return apply.TargetError(err)
 	}
 	c.removal.Tables = len(tables)
 	server := c.target.server
@@ -177,11 +177,11 @@ func (c *cleanup) refusePrepared(ctx context.Context) error {
 	rows, err := c.target.conn.Query(ctx, `SELECT gid FROM pg_catalog.pg_prepared_xacts
 		WHERE database = pg_catalog.current_database() AND pg_catalog.starts_with(gid, $1) ORDER BY prepared`, prefix)
 	if err != nil {
-		return targetError(fmt.Errorf("look for prepared transactions: %w", err))
+		return apply.TargetError(fmt.Errorf("look for prepared transactions: %w", err))
 	}
 	gids, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
-		return targetError(fmt.Errorf("look for prepared transactions: %w", err))
+		return apply.TargetError(fmt.Errorf("look for prepared transactions: %w", err))
 	}
 	if len(gids) == 0 {
 		return nil
@@ -200,7 +200,7 @@ func (c *cleanup) run(ctx context.Context) error {
 		}
 	}
 	if err := c.store.Forget(ctx); err != nil {
-		return targetError(err)
+		return apply.TargetError(err)
 	}
 	if c.subscription == nil && len(c.origins) == 0 && c.removal.Tables == 0 {
 		c.removal.did("the target has no state of subscription %q", c.options.Name)
@@ -210,7 +210,7 @@ func (c *cleanup) run(ctx context.Context) error {
 	kept, err := c.store.DropSchema(ctx)
 	switch {
 	case err != nil:
-		return targetError(err)
+		return apply.TargetError(err)
 	case kept == "":
 		c.removal.did("dropped schema pgapply")
 	default:
@@ -240,7 +240,7 @@ func (c *cleanup) dropSlot(ctx context.Context) error {
 	}
 	conn, identity, err := c.options.openSource(ctx)
 	if err != nil {
-		typed := sourceError(err)
+		typed := apply.SourceError(err)
 		typed.Err = fmt.Errorf("nothing was removed: slot %q, %s and the state remain: %w",
 			sub.SlotName, counted(int64(len(c.origins)), "replication origin"), err)
 		typed.Hint = goOn
@@ -260,7 +260,7 @@ func (c *cleanup) dropSlotAt(ctx context.Context, conn *source.Conn, goOn string
 	slot, err := conn.Slot(ctx, sub.SlotName)
 	switch {
 	case err != nil:
-		return sourceError(err)
+		return apply.SourceError(err)
 	case slot == nil:
 		c.removal.did("replication slot %q is not on the publisher any more", sub.SlotName)
 		return nil
@@ -278,8 +278,8 @@ func (c *cleanup) dropSlotAt(ctx context.Context, conn *source.Conn, goOn string
 		return busy
 	}
 	err = conn.DropSlot(ctx, slot.Name)
-	if err != nil && !is[*source.SlotMissingError](err) {
-		return sourceError(err)
+	if _, missing := errors.AsType[*source.SlotMissingError](err); err != nil && !missing {
+		return apply.SourceError(err)
 	}
 	c.removal.did("dropped replication slot %q on the publisher", slot.Name)
 	return nil
@@ -295,7 +295,7 @@ func (c *cleanup) dropOrigin(ctx context.Context, origin state.Origin) error {
 		return originError(fmt.Errorf("drop replication origin %q: %w", origin.Name, err))
 	}
 	if err := c.store.ForgetOrigin(ctx, origin.Name); err != nil {
-		return targetError(err)
+		return apply.TargetError(err)
 	}
 	if tag.RowsAffected() == 0 {
 		c.removal.did("replication origin %q is not on the target any more", origin.Name)
@@ -307,7 +307,7 @@ func (c *cleanup) dropOrigin(ctx context.Context, origin state.Origin) error {
 
 func originError(err error) error {
 	const insufficientPrivilege, objectInUse = "42501", "55006"
-	typed := targetError(err)
+	typed := apply.TargetError(err)
 	if server, ok := errors.AsType[*pgconn.PgError](err); ok {
 		switch server.Code {
 		case insufficientPrivilege:

@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"pgapply/apply"
 	"pgapply/apply/state"
 	"pgapply/internal/source"
 )
@@ -34,12 +35,12 @@ type targetSession struct {
 func (e Endpoints) openTarget(ctx context.Context) (*targetSession, error) {
 	conn, err := state.ConnectControl(ctx, e.Target, e.TargetPassfile, e.Name)
 	if err != nil {
-		return nil, targetError(err)
+		return nil, apply.TargetError(err)
 	}
 	server, err := state.ReadTarget(ctx, conn)
 	if err != nil {
 		closeTarget(conn)
-		return nil, targetError(err)
+		return nil, apply.TargetError(err)
 	}
 	return &targetSession{conn: conn, server: server}, nil
 }
@@ -58,12 +59,12 @@ func (e Endpoints) openSource(ctx context.Context) (*source.Conn, source.Identit
 		URI: e.Source, Passfile: e.SourcePassfile, ApplicationName: "pgapply:" + e.Name + ":control",
 	})
 	if err != nil {
-		return nil, source.Identity{}, sourceError(err)
+		return nil, source.Identity{}, apply.SourceError(err)
 	}
 	identity, err := conn.Identify(ctx)
 	if err != nil {
 		closeSource(conn)
-		return nil, source.Identity{}, sourceError(err)
+		return nil, source.Identity{}, apply.SourceError(err)
 	}
 	return conn, identity, nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"pgapply/apply"
 	"pgapply/apply/state"
 	"pgapply/internal/source"
 )
@@ -115,11 +116,11 @@ func ReadStatus(ctx context.Context, ends Endpoints) (*Report, error) {
 		return nil, refused(hint, "database %q on the target knows no subscription %q: %w", target.server.Database, ends.Name, state.ErrNoSchema)
 	}
 	if err != nil {
-		return nil, targetError(err)
+		return nil, apply.TargetError(err)
 	}
 	seen, err := observe(ctx, store)
 	if err != nil {
-		return nil, targetError(err)
+		return nil, apply.TargetError(err)
 	}
 	if seen.subscription == nil && seen.runner == nil && seen.holder == nil {
 		return nil, refused(hint, "database %q on the target knows no subscription %q, only %q", target.server.Database, ends.Name, seen.names)
@@ -273,7 +274,7 @@ func readPublisher(ctx context.Context, ends Endpoints, slotName string) (*Publi
 	}
 	slot, err := conn.Slot(ctx, slotName)
 	if err != nil {
-		return view, sourceError(err)
+		return view, apply.SourceError(err)
 	}
 	if slot != nil {
 		view.addSlot(slot)

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"pgapply/internal/cluster"
+	"pgapply/internal/conninfo"
 	"pgapply/internal/pgtest"
 )
 
@@ -84,7 +85,7 @@ func TestConnectionStringErrorsKeepThePassword(t *testing.T) {
 		"host=h password='hidden", "postgres://u:hidden@h/d?gssencmode=require",
 	} {
 		_, err := ConnectControl(t.Context(), text, "", "orders")
-		typed := new(ConnectionStringError)
+		typed := new(conninfo.Error)
 		require.ErrorAs(t, err, &typed, text)
 		require.NotContains(t, err.Error(), "hid", text)
 	}

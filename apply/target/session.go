@@ -26,6 +26,7 @@ import (
 
 	"pgapply/decoder"
 	"pgapply/decoder/txn"
+	"pgapply/internal/conninfo"
 	"pgapply/internal/lsn"
 	"pgapply/internal/pgpipe"
 	"pgapply/origin"
@@ -117,20 +118,19 @@ type Session struct {
 	shape   shape
 }
 
-// Open connects and prepares the session. An error of the connection is returned
-// as pgconn gives it.
+// Open connects and prepares the session. The error is a *conninfo.Error or wraps
+// the one of pgconn.
 func Open(ctx context.Context, options Options) (*Session, error) {
-	config, err := ParseConfig(options.URI, options.Passfile)
+	forced := settings(options.SynchronousCommit)
+	forced["application_name"] = options.ApplicationName
+	config, err := conninfo.Parse("target", options.URI, options.Passfile, forced)
 	if err != nil {
 		return nil, err
 	}
-	for name, value := range settings(options.SynchronousCommit) {
-		config.RuntimeParams[name] = value
-	}
-	config.RuntimeParams["application_name"] = options.ApplicationName
-	conn, err := pgconn.ConnectConfig(ctx, config)
+	config.DialFunc = conninfo.KeepAlive(config.DialFunc)
+	conn, err := pgconn.ConnectConfig(ctx, &config.Config)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("connect to the target: %w", conninfo.ConnectError(err))
 	}
 	if options.Log == nil {
 		options.Log = zap.NewNop()
@@ -145,17 +145,6 @@ func Open(ctx context.Context, options Options) (*Session, error) {
 		return nil, fmt.Errorf("prepare the session on the target: %w", err)
 	}
 	return s, nil
-}
-
-// ParseConfig reads a connection string as libpq would and names the password
-// file to use, if one is given.
-func ParseConfig(uri, passfile string) (*pgconn.Config, error) {
-	config, err := pgconn.ParseConfigWithOptions(uri, pgconn.ParseConfigOptions{})
-	if err != nil {
-		return nil, err
-	}
-	_ = passfile
-	return config, nil
 }
 
 // Names of the statements that every session has.

@@ -1,0 +1,154 @@
+// Package conninfo reads connection strings as libpq does and makes of them what
+// pgconn needs. It belongs to the cellar: all connections to either server, for
+// whatever purpose, begin here, so that one string means the same everywhere.
+//
+// Which settings a session needs is for those who open it.
+package conninfo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// ConnectTimeout bounds the connection to one host, also its login, unless a
+// connect_timeout in the string or PGCONNECT_TIMEOUT says otherwise.
+const ConnectTimeout = 30 * time.Second
+
+// Error says that a connection string, or a file that it names, cannot be used.
+// It never quotes the string, which may hold a password.
+type Error struct {
+	// Server is what the string is for: "publisher" or "target".
+	Server string
+	Reason string
+}
+
+func (e *Error) Error() string {
+	return "the " + e.Server + "'s connection string cannot be used: " + e.Reason
+}
+
+// localKeywords are parameters of libpq that pgconn takes for settings of the
+// server. They change nothing about what arrives, so they are dropped.
+var localKeywords = []string{
+	"fallback_application_name", "keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count",
+	"tcp_user_timeout", "sslcompression", "gssencmode", "gssdelegation", "gsslib", "load_balance_hosts",
+}
+
+// unsupported are parameters of libpq that would change what is connected to, or
+// how safely, and that pgconn does not know.
+var unsupported = []string{"hostaddr", "requirepeer", "sslcrl", "sslcrldir", "ssl_min_protocol_version", "ssl_max_protocol_version"}
+
+// Parse reads a URI or keyword string. PG* variables, service and password files
+// fill what it leaves open; passfile, unless empty, replaces the usual password
+// file. The error is an *Error.
+//
+// settings are put into the startup packet, where they go before those of the
+// string, of its "options", and of role and database (postinit.c,
+// process_startup_options).
+func Parse(server, text, passfile string, settings map[string]string) (*pgx.ConnConfig, error) {
+	refuse := func(format string, arguments ...any) (*pgx.ConnConfig, error) {
+		return nil, &Error{Server: server, Reason: fmt.Sprintf(format, arguments...)}
+	}
+	if passfile != "" {
+		// pgconn goes on without a password when it cannot read the file.
+		file, err := os.Open(passfile)
+		if err != nil {
+			return refuse("the password file cannot be read: %v", err)
+		}
+		_ = file.Close() // opened only to see that it can be
+	}
+	config, err := pgx.ParseConfig(withPassfile(text, passfile))
+	if err != nil {
+		return refuse("%s", withoutString(err.Error()))
+	}
+	parameters := config.RuntimeParams
+	if parameters["gssencmode"] == "require" {
+		return refuse("gssencmode=require is not supported: use sslmode=verify-full instead")
+	}
+	for _, name := range unsupported {
+		if parameters[name] != "" {
+			return refuse("the parameter %s is not supported: remove it", name)
+		}
+	}
+	maps.DeleteFunc(parameters, func(name, _ string) bool {
+		name = strings.ToLower(name)
+		_, forced := settings[name]
+		return forced || slices.Contains(localKeywords, name)
+	})
+	maps.Copy(parameters, settings)
+	if config.ConnectTimeout == 0 {
+		config.ConnectTimeout = ConnectTimeout
+	}
+	return config, nil
+}
+
+// withPassfile appends the parameter passfile to a URI or a keyword string. Where
+// a parameter is given twice, the last one counts.
+func withPassfile(text, passfile string) string {
+	switch {
+	case passfile == "":
+		return text
+	case !strings.HasPrefix(text, "postgres://") && !strings.HasPrefix(text, "postgresql://"):
+		return text + " passfile='" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(passfile) + "'"
+	}
+	separator := "?"
+	if strings.Contains(text, "?") {
+		separator = "&"
+	}
+	return text + separator + "passfile=" + strings.ReplaceAll(url.QueryEscape(passfile), "+", "%20")
+}
+
+// withoutString cuts the quoted connection string out of pgconn's message. It
+// masks what it recognizes as a password, but cannot promise to find all of them
+// in a malformed string.
+func withoutString(message string) string {
+	if end := strings.LastIndex(message, "`: "); end >= 0 {
+		return message[end+len("`: "):]
+	}
+	return "it is malformed"
+}
+
+// ConnectError makes one line of what went wrong at each host, without pgconn's
+// preamble, and keeps the causes for errors.As.
+func ConnectError(err error) error {
+	if typed, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+		return &flatError{typed.Unwrap()}
+	}
+	return err
+}
+
+type flatError struct{ err error }
+
+func (e *flatError) Error() string { return strings.ReplaceAll(e.err.Error(), "\n", "; ") }
+
+func (e *flatError) Unwrap() error { return e.err }
+
+// KeepAlive wraps a dial function so that a dead server is noticed within a
+// minute, also by a connection that waits.
+func KeepAlive(dial pgconn.DialFunc) pgconn.DialFunc {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		if tcp, ok := conn.(*net.TCPConn); ok {
+			err = tcp.SetKeepAliveConfig(net.KeepAliveConfig{
+				Enable: true, Idle: 30 * time.Second, Interval: 10 * time.Second, Count: 3,
+			})
+			if err != nil {
+				return nil, errors.Join(fmt.Errorf("turn TCP keepalives on: %w", err), conn.Close())
+			}
+		}
+		return conn, nil
+	}
+}
