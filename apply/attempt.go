@@ -107,6 +107,10 @@ func (a *attempt) refuseSource(ctx context.Context) error {
 	if a.identity.SystemID == a.control.target.SystemID && a.identity.Database == a.control.target.Database {
 		return refused("give two different databases", "source and target are the same database, %q of the same server", a.control.target.Database)
 	}
+	if a.options.Origin == "none" && a.publisher.Version() < 16_00_00 {
+		return refused("use --origin any, and make sure that the changes do not come back",
+			"the publisher is PostgreSQL %d: leaving out changes that have an origin needs 16 or later", a.publisher.Version()/10000)
+	}
 	if err := a.publisher.CheckLogical(ctx); err != nil {
 		if source.ClassOf(err) == source.Configuration {
 			return &Error{Class: Refused, Err: err}

@@ -17,6 +17,7 @@ package target
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -169,6 +170,12 @@ func (s *Session) prepare() error {
 		if _, err := s.pipe.Query(`SELECT pg_catalog.set_config('transaction_timeout', '0', false)`); err != nil {
 			return err
 		}
+	}
+	// A backend that waits for a lock notices then that we are gone, and gives up
+	// the origin. Servers on platforms that cannot tell refuse it: they do without.
+	_, err := s.Query(`SELECT pg_catalog.set_config('client_connection_check_interval', '2s', false)`)
+	if _, gone := errors.AsType[*ConnectionError](err); gone {
+		return err
 	}
 	for name, sql := range map[string]string{
 		beginStatement:    "BEGIN",

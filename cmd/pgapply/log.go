@@ -42,5 +42,7 @@ func (o *logOptions) logger(to io.Writer) (*zap.Logger, error) {
 	default:
 		return nil, fmt.Errorf("--log-format %q is not one of console, json", o.format)
 	}
-	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(to)), level)), nil
+	core := zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(to)), level)
+	// A table that has drifted would otherwise write a line for each row.
+	return zap.New(zapcore.NewSamplerWithOptions(core, time.Second, 100, 1000)), nil
 }

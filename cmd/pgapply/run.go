@@ -39,7 +39,7 @@ needs a person (--on-error stop), 7 slot lost: only a new copy can help.`,
 			return &apply.Error{Class: apply.Configuration, Err: errors.Join(err, options.Validate())}
 		}
 		warnAboutPasswords(logger, exposedPasswords(cmd))
-		options.Log = logger
+		options.Log, options.Version = logger, version
 		return start(cmd.Context(), options)
 	})
 	v.group("Which subscription", func(flags *pflag.FlagSet) {
