@@ -51,7 +51,7 @@ func TestRunHasTheEnginesDefaults(t *testing.T) {
 	require.NoError(t, c.err)
 	want := apply.DefaultOptions()
 	want.Source, want.Target, want.Publications = "dbname=a", "dbname=b", []string{"p"}
-	want.Log = c.options.Log
+	want.Version, want.Log = version, c.options.Log
 	require.Equal(t, want, *c.options)
 }
 
@@ -67,7 +67,7 @@ func TestRunTakesEveryFlag(t *testing.T) {
 		Publications: []string{"p", "with, comma"}, Slot: "s", Failover: true, Streaming: "on", Binary: true, Origin: "none",
 		EndLSN: lsn.LSN(1<<32 + 2), OnError: "stop", SynchronousCommit: "local",
 		MaxGroup:    stream.Limits{Transactions: 1, Rows: 2, Bytes: 3 << 10, Age: 4 * time.Millisecond},
-		MemoryLimit: 5 << 20, SpoolDir: "/c", SpoolLimit: 6 << 30, Log: c.options.Log,
+		MemoryLimit: 5 << 20, SpoolDir: "/c", SpoolLimit: 6 << 30, Log: c.options.Log, Version: version,
 	}, *c.options)
 }
 
