@@ -86,7 +86,7 @@ func newPublisher(t *rapid.T, send func(f frame, completes *expected)) *publishe
 // step lets one session do something.
 func (p *publisher) step() {
 	actions := []func(){
-		p.ordinary, p.ordinary, p.block, p.block, p.block, p.block, p.rollbackToSavepoint,
+		p.ordinary, p.ordinary, p.block, p.block, p.block, p.block, p.rollbackToSavepoint, p.rollbackToSavepoint,
 		p.endStream, p.endStream, p.decide, p.republish, p.noise, p.restart,
 	}
 	actions[p.choose(len(actions), "action")]()
@@ -159,8 +159,8 @@ func (p *publisher) block() {
 		s = p.streams[p.choose(len(p.streams), "stream")]
 	}
 	p.startBlock(s, first)
-	for range p.choose(8, "steps") {
-		switch p.choose(10, "step") {
+	for range p.choose(12, "steps") {
+		switch p.choose(8, "step") {
 		case 0, 1:
 			s.levels = append(s.levels, &level{versions: maps.Clone(s.versions)})
 		case 2:

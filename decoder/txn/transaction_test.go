@@ -120,7 +120,7 @@ func TestManyTables(t *testing.T) {
 			if block == 0 {
 				feed(t, a, w.relation(7, table(id, fmt.Sprint("t", id), "v")))
 			}
-			feed(t, a, w.insert(7, id, text(fmt.Sprint(id))), w.truncate(7, 0, id, (id+1)%(id+1)))
+			feed(t, a, w.insert(7, id, text(fmt.Sprint(id))), w.truncate(7, 0, id, 0))
 		}
 		// What a subtransaction brings goes with it.
 		feed(t, a, w.relation(8, table(1, "t1", "v")), w.insert(8, 1, text("gone")), w.streamStop(), w.streamAbort(7, 8))
@@ -140,6 +140,36 @@ func TestManyTables(t *testing.T) {
 	}
 	_, err := reader.Next()
 	require.ErrorIs(t, err, io.EOF)
+}
+
+// A description keeps its first place when a later one is cut off, and gets a
+// new one when its only one is.
+func TestTableOfRelationsIsCut(t *testing.T) {
+	for _, length := range []int{3, longTable + 3} {
+		table := relationTable{}
+		relations := make([]decoder.Relation, length+1)
+		for i := range length {
+			index, added := table.index(&relations[i])
+			require.True(t, added)
+			require.EqualValues(t, i, index)
+		}
+		require.EqualValues(t, length, table.add(&relations[1]))
+		index, added := table.index(&relations[1])
+		require.False(t, added)
+		require.EqualValues(t, 1, index)
+
+		table.cut(length - 1)
+		index, added = table.index(&relations[1])
+		require.False(t, added)
+		require.EqualValues(t, 1, index)
+		for _, again := range []int{length, length - 1} {
+			want := len(table.relations)
+			index, added = table.index(&relations[again])
+			require.True(t, added)
+			require.EqualValues(t, want, index)
+			require.Same(t, &relations[again], table.relations[index])
+		}
+	}
 }
 
 // One description is one pointer, for whoever maps it to the target.

@@ -228,8 +228,16 @@ func TestOpenTouchesOnlyItsOwn(t *testing.T) {
 	keep("pgapply-spool-1-00000000x", "1.spool") // something follows
 	keep("pgapply-spool-2-00000000")             // a file
 	keep("pgapply-spool-3-00000000", "notes.txt")
+	require.NoError(t, os.WriteFile(filepath.Join(parent, "pgapply-spool-3-00000000", lockName), nil, 0o600))
+	link := filepath.Join(parent, "pgapply-spool-4-00000000")
 	require.NoError(t, os.WriteFile(filepath.Join(elsewhere, "1.spool"), nil, 0o600))
-	require.NoError(t, os.Symlink(elsewhere, filepath.Join(parent, "pgapply-spool-4-00000000")))
+	require.NoError(t, os.WriteFile(filepath.Join(elsewhere, lockName), nil, 0o600))
+	require.NoError(t, os.Symlink(elsewhere, link))
+	if os.Geteuid() == 0 {
+		keep("pgapply-spool-6-00000000", "1.spool")
+		keep("pgapply-spool-6-00000000", lockName)
+		require.NoError(t, os.Chown(filepath.Join(parent, "pgapply-spool-6-00000000"), 1, 1))
+	}
 	// Ours, and dead before it could take its lock.
 	dead := filepath.Join(parent, "pgapply-spool-5-00000000")
 	require.NoError(t, os.Mkdir(dead, 0o700))
@@ -237,6 +245,8 @@ func TestOpenTouchesOnlyItsOwn(t *testing.T) {
 	open(t, parent, 0)
 	require.NoDirExists(t, dead)
 	require.FileExists(t, filepath.Join(elsewhere, "1.spool"))
+	_, err := os.Lstat(link)
+	require.NoError(t, err)
 }
 
 func TestTwoInOneProcess(t *testing.T) {
