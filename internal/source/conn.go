@@ -66,7 +66,10 @@ func Connect(ctx context.Context, options Options) (*Conn, error) {
 // every name in a value is qualified and no function of a user hides one of the
 // system's, and timeouts that not every major has.
 func (c *Conn) prepare(ctx context.Context) error {
-	rows, err := c.Query(ctx, `SELECT pg_catalog.set_config('search_path', '', false), pg_catalog.current_setting('server_version_num')`)
+	// In one query, since a timeout of the role may be short.
+	rows, err := c.Query(ctx, `SELECT pg_catalog.set_config('search_path', '', false), pg_catalog.current_setting('server_version_num'),
+		(SELECT pg_catalog.count(pg_catalog.set_config(name, '0', false)) FROM pg_catalog.pg_settings
+			WHERE name IN ('idle_session_timeout', 'transaction_timeout'))`)
 	if err != nil {
 		return err
 	}
@@ -76,9 +79,7 @@ func (c *Conn) prepare(ctx context.Context) error {
 	if c.version < 100000 {
 		return &ConfigurationError{Reason: fmt.Sprintf("the publisher is PostgreSQL %s: logical replication with pgoutput needs 10 or later", c.pg.ParameterStatus("server_version"))}
 	}
-	_, err = c.Query(ctx, `SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings
-		WHERE name IN ('idle_session_timeout', 'transaction_timeout')`)
-	return err
+	return nil
 }
 
 // Version is the publisher's server_version_num, such as 180004.

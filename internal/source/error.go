@@ -171,7 +171,7 @@ func ClassOf(err error) Class {
 	if isTLS(err) {
 		return Configuration
 	}
-	if isNetwork(err) {
+	if isNetwork(err) || isWrongRole(err) {
 		return Transient
 	}
 	return Other
@@ -201,6 +201,13 @@ func isNetwork(err error) bool {
 	return is[*net.OpError](err) || is[syscall.Errno](err) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		errors.Is(err, net.ErrClosed) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) ||
 		errors.Is(err, pgconn.ErrConnClosed) || is[*net.DNSError](err)
+}
+
+// isWrongRole tells that no host had the role which target_session_attrs asks
+// for, as it is while a standby takes over.
+func isWrongRole(err error) bool {
+	return errors.Is(err, pgconn.ErrReadOnlyConnection) || errors.Is(err, pgconn.ErrReadWriteConnection) ||
+		errors.Is(err, pgconn.ErrPrimaryConnection) || errors.Is(err, pgconn.ErrStandbyConnection)
 }
 
 func isTLS(err error) bool {

@@ -92,7 +92,7 @@ func (f *feedback) due() {
 func (f *feedback) run() {
 	defer close(f.done)
 	sent := time.Now()
-	asked := false // whether the silence that lasts now was answered by a question
+	var asked time.Time // when we last asked whether the publisher is there
 	timer := time.NewTimer(f.untilNext(sent, asked))
 	defer timer.Stop()
 	for {
@@ -109,8 +109,10 @@ func (f *feedback) run() {
 			f.fail(&ReceiveTimeoutError{Silence: silent})
 			return
 		}
-		ask := silent >= f.timeout/2 && !asked || f.question.Swap(false)
-		asked = silent >= f.timeout/2
+		ask := f.question.Swap(false) || silent >= f.timeout/2 && time.Since(asked) > silent
+		if ask {
+			asked = time.Now()
+		}
 		if due || ask || time.Since(sent) >= f.interval {
 			if err := f.send(ask); errors.Is(err, os.ErrDeadlineExceeded) {
 				f.fail(err)
@@ -126,12 +128,13 @@ func (f *feedback) run() {
 
 // untilNext is the time until a status is due, or until the silence that lasts
 // now, or one that begins now, has to be acted upon.
-func (f *feedback) untilNext(sent time.Time, asked bool) time.Duration {
+func (f *feedback) untilNext(sent, asked time.Time) time.Duration {
+	silent := f.silent()
 	patience := f.timeout / 2
-	if asked {
+	if silent > 0 && time.Since(asked) <= silent { // asked in this silence
 		patience = f.timeout
 	}
-	return max(0, min(f.interval-time.Since(sent), patience-f.silent()))
+	return max(0, min(f.interval-time.Since(sent), patience-silent))
 }
 
 // send writes one status. It is called by the goroutine, or after that has ended.
