@@ -30,6 +30,7 @@ GOLANGCILINT := bin/tools/golangci-lint-$(GOLANGCILINT_VERSION)/golangci-lint
 # What the targets below can be asked for: make integration PG=16
 PG       ?= 18
 CRASHES  ?= 100
+ROUNDS   ?= 10
 FUZZTIME ?= 30s
 
 ##@ Everyday
@@ -68,6 +69,9 @@ integration: ## The whole engine against real servers of major PG (18)
 matrix: ## Every publisher from 10 on into target 18, and publisher 18 into every target from 14 on
 	PGAPPLY_MATRIX=all $(GOTEST) -timeout 60m -run '^TestMajors$$' -v ./integration
 
+oracle: ## Random workloads into a native subscription and into pgapply in every mode, ROUNDS (10) times
+	PGAPPLY_TEST_ROUNDS=$(ROUNDS) $(GOTEST) -timeout 60m -run '^TestOracle$$' -v ./integration
+
 crash: ## Kill pgapply and both servers, CRASHES (100) times each, under load
 	PGAPPLY_TEST_CRASHES=$(CRASHES) $(GOTEST) -timeout 120m -run '^TestKill' -v ./integration
 
@@ -91,4 +95,4 @@ $(GOFUMPT):
 $(GOLANGCILINT):
 	GOBIN=$(abspath $(@D)) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCILINT_VERSION)
 
-.PHONY: help build demo test fmt lint unit race integration matrix crash fuzz bench
+.PHONY: help build demo test fmt lint unit race integration matrix oracle crash fuzz bench

@@ -73,6 +73,8 @@ func TestCommandShowsAndTakesAwayASubscription(t *testing.T) {
 	l.streams(runner)
 	l.onSource("INSERT INTO t VALUES (1)")
 	l.catchUp()
+	// The runner writes its row at most once a second.
+	pgtest.WaitFor(t, l.target, "SELECT status ->> 'state' FROM pgapply.runner", "streaming")
 
 	stdout, stderr, code := shell(t, append([]string{"status"}, flags...)...)
 	require.Zero(t, code, stderr)
