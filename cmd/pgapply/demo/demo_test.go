@@ -37,7 +37,7 @@ func TestDemoFindsIdenticalTablesAndGoesOn(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	kept, ended := make(chan []string, 1), make(chan error, 1)
-	out := &watcher{pattern: regexp.MustCompile(`(?s)psql (\S+)\n.*psql (\S+)\n`), seen: func(uris []string) { kept <- uris[1:] }}
+	out := &watcher{pattern: regexp.MustCompile(`(?s)psql '(\S+)'\n.*psql '(\S+)'\n`), seen: func(uris []string) { kept <- uris[1:] }}
 	go func() {
 		ended <- Run(ctx, Options{Duration: 3 * time.Second, Keep: true, Out: out, Log: zaptest.NewLogger(t)})
 	}()

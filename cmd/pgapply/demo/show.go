@@ -175,8 +175,8 @@ func (s *show) compare(ctx context.Context) error {
 // keep lets the user look around.
 func (s *show) keep(ctx context.Context) error {
 	s.out.say("\nReplication goes on until Ctrl-C. Change something on the publisher, and look at the target:")
-	s.out.say("  psql " + s.bank.publisher.URI(database))
-	s.out.say("  psql " + s.bank.target.URI(database))
+	s.out.say("  psql '" + s.bank.publisher.URI(database) + "'")
+	s.out.say("  psql '" + s.bank.target.URI(database) + "'")
 	<-ctx.Done()
 	return nil
 }
