@@ -57,3 +57,21 @@ func TestStatusWhileRetrying(t *testing.T) {
 	l.failure("connect")
 	require.Contains(t, []state.Phase{state.Starting, state.Retrying}, l.engine.Status().Phase)
 }
+
+// TestTargetLosesItsKey: a table that was recreated without its key, beside the
+// engine's back, must not have more rows changed than the publisher's.
+func TestTargetLosesItsKey(t *testing.T) {
+	l := newLink(t)
+	l.both(`CREATE TABLE t (id int PRIMARY KEY, v text)`)
+	l.onSource(`CREATE PUBLICATION p FOR TABLE t`)
+	l.start()
+	l.onSource(`INSERT INTO t VALUES (1, 'a')`, `UPDATE t SET v = 'b'`)
+	l.catchUp()
+	l.onTarget(`ALTER TABLE t DROP CONSTRAINT t_pkey`, `INSERT INTO t VALUES (1, 'twin')`)
+	l.onSource(`UPDATE t SET v = 'c'`)
+	l.failure("neither REPLICA IDENTITY index nor PRIMARY KEY")
+	require.Equal(t, "1|b\n1|twin", pgtest.Query(t, l.target, `SELECT * FROM t ORDER BY v`))
+	l.onTarget(`DELETE FROM t WHERE v = 'twin'`, `ALTER TABLE t ADD PRIMARY KEY (id)`)
+	l.catchUp()
+	l.same(`SELECT * FROM t`)
+}

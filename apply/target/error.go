@@ -102,9 +102,9 @@ func (e *ConnectionError) Error() string { return "connection to the target: " +
 // Unwrap returns the cause.
 func (e *ConnectionError) Unwrap() error { return e.Err }
 
-// errNotSure says that a single statement found no row where a closer look may
-// find one.
-var errNotSure = errors.New("no row found by a statement that may have missed it")
+// errNotSure says that a single statement did not change exactly one row where a
+// closer look may: it may have missed the row, or the table may have got another key.
+var errNotSure = errors.New("a statement did not change exactly one row")
 
 // verdict tells errors of the connection, which it wraps, from the server's
 // verdict on a statement and from our own on a change.

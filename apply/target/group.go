@@ -142,15 +142,12 @@ func (s *Session) applyTogether(group []*txn.Transaction) error {
 	return nil
 }
 
-// commit sends the origin's position and COMMIT. An error of a row that was sent
-// before makes the server ignore both.
+// commit sends the origin's position and COMMIT, once every outcome was read and is
+// as it should be: a statement that changed no row, or too many, is no error to the
+// server.
 func (s *Session) commit(last *txn.Transaction) error {
-	if s.unsure {
-		// A row that is not found would still be committed away.
-		if err := s.drain(0); err != nil {
-			return err
-		}
-		s.unsure = false
+	if err := s.drain(0); err != nil {
+		return err
 	}
 	if err := s.control(opOther, setupStatement, last.EndLSN.String(), timestamp(last.Time)); err != nil {
 		return err
@@ -219,8 +216,11 @@ func (s *Session) rejected(token uint64, err error) error {
 // changed counts the rows of an UPDATE or DELETE.
 func (s *Session) changed(op operation, index int, t *table, rows int64) error {
 	switch {
-	case rows == 0 && t.bound.Search == catalog.ByRow && !s.exact:
+	case rows == 0 && t.bound.Search == catalog.ByRow && !s.exact, rows > 1 && !s.exact:
 		return errNotSure
+	case rows > 1:
+		transaction := s.group[index]
+		return transactionError(transaction.XID, transaction.EndLSN, op.message(), t.relation, fmt.Errorf("the key matches %d rows", rows))
 	case rows == 0:
 		s.missing(op, index, t)
 	case op == opUpdate:
@@ -254,7 +254,7 @@ func (s *Session) rollBack() error {
 	if err := s.pipe.Recover(); err != nil {
 		return verdict(err)
 	}
-	s.group, s.current, s.unsure = nil, 0, false
+	s.group, s.current = nil, 0
 	if s.pipe.TxStatus() != 'I' {
 		if err := s.control(opOther, rollbackStatement); err != nil {
 			return err

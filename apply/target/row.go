@@ -2,6 +2,7 @@ package target
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 
 	"pgapply/apply/catalog"
@@ -87,10 +88,13 @@ func (s *Session) failure(operation decoder.Type, relation *decoder.Relation, er
 // table finds the relation's binding, or makes it.
 func (s *Session) table(relation *decoder.Relation) (*table, error) {
 	t := s.tables[relation.ID]
-	if t != nil && t.relation == relation {
+	if t != nil && (t.relation == relation || sameRelation(t.relation, relation)) {
+		t.relation = relation
 		return t, nil
 	}
+	number := uint32(len(s.ordered))
 	if t != nil {
+		number = t.number
 		s.forget(t)
 	}
 	// A table's binding is read from the catalogs between its changes, by this
@@ -98,7 +102,7 @@ func (s *Session) table(relation *decoder.Relation) (*table, error) {
 	if err := s.drain(0); err != nil {
 		return nil, err
 	}
-	t = &table{number: uint32(len(s.ordered)), relation: relation}
+	t = &table{number: number, relation: relation}
 	if relation.Namespace != stateSchema && s.options.Member(relation.Namespace, relation.Name) {
 		bound, err := catalog.Load(s.pipe, relation, s.options.Binary)
 		if err != nil {
@@ -109,8 +113,18 @@ func (s *Session) table(relation *decoder.Relation) (*table, error) {
 		return nil, err
 	}
 	s.tables[relation.ID] = t
-	s.ordered = append(s.ordered, t)
+	// With every outcome read, no token refers to what had the number before.
+	if int(number) == len(s.ordered) {
+		s.ordered = append(s.ordered, nil)
+	}
+	s.ordered[number] = t
 	return t, nil
+}
+
+// sameRelation tells whether the publisher has only repeated itself, as it does in
+// every streamed transaction.
+func sameRelation(a, b *decoder.Relation) bool {
+	return a.Namespace == b.Namespace && a.Name == b.Name && a.ReplicaIdentity == b.ReplicaIdentity && slices.Equal(a.Columns, b.Columns)
 }
 
 // stateSchema holds pgapply's own tables, which are never applied from a publisher.
@@ -199,7 +213,6 @@ func (s *Session) updateOrDelete(t *table, op operation, search, newer decoder.T
 		}
 		*list = append(*list, p)
 	}
-	s.unsure = s.unsure || t.bound.Search == catalog.ByRow
 	return s.execute(t, op, p, search, newer)
 }
 

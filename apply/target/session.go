@@ -103,9 +103,6 @@ type Session struct {
 	statements int
 	// exact applies rows one by one where the outcome of one decides the next.
 	exact bool
-	// unsure is set while the outcome of a statement is awaited that may have
-	// missed its row.
-	unsure bool
 	// group holds the transactions in work, and current the one whose changes
 	// are being sent.
 	group   []*txn.Transaction
