@@ -96,6 +96,8 @@ func TestSlowTarget(t *testing.T) {
 	t.Parallel()
 	l := newLink(t)
 	l.loadTables()
+	// It asks us to reply within four seconds.
+	l.onSource(`ALTER DATABASE ` + l.name + ` SET wal_sender_timeout = '4s'`)
 	proxy, through := l.proxied()
 	l.start(through, smallGroups)
 	w := l.startLoad(2)
@@ -110,7 +112,6 @@ func TestSlowTarget(t *testing.T) {
 	proxy.Stall(faultnet.BothWays)
 	w.issue(30)
 	awaitDone(t, l.source, w.issued)
-	// The replies that come now answer what was sent after the stall.
 	stalled := pgtest.Query(t, l.source, `SELECT clock_timestamp()`)
 	pgtest.WaitFor(t, l.source, `SELECT reply_time > $1::timestamptz FROM pg_stat_replication WHERE application_name = $2`, "t", stalled, l.name)
 	proxy.Resume(faultnet.BothWays)

@@ -22,7 +22,7 @@ func TestKeepalives(t *testing.T) {
 		transactions int // of about 100 kB
 		waitsFor     string
 	}{
-		{"reading", 1, "WalSenderMain"},
+		{"reading", 1, "WalSenderWaitForWAL"},
 		{"full", 300, "WalSenderWriteData"}, // more than memory and sockets take in
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -40,7 +40,7 @@ func TestKeepalives(t *testing.T) {
 			}
 			l.onSource(work...)
 			l.awaitBlocked()
-			pgtest.WaitFor(t, l.source, `SELECT wait_event FROM pg_stat_activity WHERE pid = $1`, c.waitsFor, sender)
+			pgtest.WaitFor(t, l.source, `SELECT wait_event ILIKE $1 FROM pg_stat_activity WHERE pid = $2`, "t", c.waitsFor, sender)
 			blocked := pgtest.Query(t, l.source, `SELECT clock_timestamp()`)
 			pgtest.WaitFor(t, l.source, `SELECT reply_time > $1::timestamptz + '4 s' FROM pg_stat_replication WHERE pid = $2`, "t", blocked, sender)
 			require.Equal(t, sender, l.walsender())
