@@ -28,6 +28,12 @@ const (
 type bank struct{ publisher, target *cluster.Cluster }
 
 func openBank(ctx context.Context, progress func(string)) (_ *bank, err error) {
+	// Both servers need the same programs; looked for once, they are fetched once.
+	found, err := cluster.Newest(ctx, progress)
+	if err != nil {
+		return nil, err
+	}
+	progress(fmt.Sprintf("starting two servers of PostgreSQL %s, found in %s", found.Version, found.BinDir))
 	b := &bank{}
 	defer func() {
 		if err != nil {
@@ -38,7 +44,7 @@ func openBank(ctx context.Context, progress func(string)) (_ *bank, err error) {
 	open := func(server **cluster.Cluster, what string, settings map[string]string, statements ...string) {
 		servers.Go(func() error {
 			var err error
-			if *server, err = cluster.Start(ctx, cluster.Options{Settings: settings, Progress: progress}); err != nil {
+			if *server, err = cluster.Start(ctx, cluster.Options{Settings: settings}); err != nil {
 				return fmt.Errorf("start the %s: %w", what, err)
 			}
 			if err := execute(ctx, (*server).URI("postgres"), "CREATE DATABASE "+database); err != nil {

@@ -54,8 +54,6 @@ func Run(ctx context.Context, options Options) (err error) {
 	if err != nil {
 		return err
 	}
-	out.say("from " + bank.publisher.Installation().String())
-	out.say("to   " + bank.target.Installation().String())
 
 	tasks, ctx := errgroup.WithContext(ctx)
 	engineCtx, stopEngine := context.WithCancel(ctx)

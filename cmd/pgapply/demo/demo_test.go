@@ -60,7 +60,7 @@ func TestDemoFindsIdenticalTablesAndGoesOn(t *testing.T) {
 }
 
 func TestDemoCanBeInterruptedAtAnyTime(t *testing.T) {
-	for _, at := range []string{"from", "lag"} {
+	for _, at := range []string{"starting", "lag"} {
 		t.Run(at, func(t *testing.T) {
 			t.Parallel()
 			ctx, cancel := context.WithCancel(t.Context())
