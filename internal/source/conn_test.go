@@ -152,6 +152,7 @@ var hostile = map[string]string{
 	"datestyle": "German", "intervalstyle": "sql_standard", "extra_float_digits": "-5", "bytea_output": "escape",
 	"search_path": "evil, pg_catalog", "quote_all_identifiers": "on", "statement_timeout": "1", "lock_timeout": "1",
 	"client_encoding": "LATIN1", "standard_conforming_strings": "off", "idle_in_transaction_session_timeout": "1", "xmloption": "document",
+	"lc_monetary": "'POSIX'",
 }
 
 func TestHostileDefaultsAreNeutralised(t *testing.T) {
@@ -183,7 +184,8 @@ func TestHostileDefaultsAreNeutralised(t *testing.T) {
 		}
 		conn := connectTo(t, strings.Replace(uri, "postgres://postgres@", "postgres://evil@", 1)+"&options=-c%20work_mem%3D1234kB%20-c%20datestyle%3DSQL")
 		rows, err := conn.Query(t.Context(), `SELECT '2001-02-03 04:05:06'::pg_catalog.timestamp, '-1 day 2 hours'::pg_catalog.interval,
-			0.1::pg_catalog.float8 + 0.2, pg_catalog.decode('ff00', 'hex'), 'evil.current_setting'::pg_catalog.regproc, 1234.5::pg_catalog.numeric::pg_catalog.money, current_setting('work_mem')`)
+			0.1::pg_catalog.float8 + 0.2, pg_catalog.decode('ff00', 'hex'), 'evil.current_setting'::pg_catalog.regproc, 1234.5::pg_catalog.numeric::pg_catalog.money,
+			pg_catalog.current_setting('lc_monetary'), pg_catalog.current_setting('work_mem')`)
 		require.NoError(t, err)
 		var got []string
 		for column := range rows[0] {
@@ -193,7 +195,7 @@ func TestHostileDefaultsAreNeutralised(t *testing.T) {
 		if server.Major() < 12 {
 			float = "0.300000000000000044" // not yet the shortest one that reads back
 		}
-		require.Equal(t, []string{"2001-02-03 04:05:06", "-1 days +02:00:00", float, `\xff00`, "evil.current_setting", "$1,234.50", "1234kB"}, got)
+		require.Equal(t, []string{"2001-02-03 04:05:06", "-1 days +02:00:00", float, `\xff00`, "evil.current_setting", "$1,234.50", "C", "1234kB"}, got)
 		missing, err := conn.MissingPublications(t.Context(), []string{`a\'b`})
 		require.NoError(t, err)
 		require.Equal(t, []string{`a\'b`}, missing)

@@ -40,6 +40,8 @@ func FuzzParseFrame(f *testing.F) {
 	f.Add(append([]byte{'k', 0, 0, 0, 1, 2, 3, 4, 5, 0, 2, 0, 0, 0, 0, 0, 1}, 1))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		frame, err := parseFrame(data)
+		// The library counts in nanoseconds, which do not reach as far.
+		reachable := frame.ServerTime.Year() > 1700 && frame.ServerTime.Year() < 2200
 		if len(data) == 0 {
 			require.Error(t, err)
 			return
@@ -48,7 +50,7 @@ func FuzzParseFrame(f *testing.F) {
 		case 'w':
 			want, wantErr := pglogrepl.ParseXLogData(data[1:])
 			require.Equal(t, wantErr == nil, err == nil)
-			if err == nil {
+			if err == nil && reachable {
 				require.Equal(t, want, pglogrepl.XLogData{
 					WALStart: frame.WALStart, ServerWALEnd: frame.WALEnd, ServerTime: frame.ServerTime, WALData: frame.Payload,
 				})
@@ -56,7 +58,7 @@ func FuzzParseFrame(f *testing.F) {
 		case 'k':
 			want, wantErr := pglogrepl.ParsePrimaryKeepaliveMessage(data[1:])
 			require.Equal(t, wantErr == nil, err == nil)
-			if err == nil {
+			if err == nil && reachable {
 				require.Equal(t, want, pglogrepl.PrimaryKeepaliveMessage{
 					ServerWALEnd: frame.WALEnd, ServerTime: frame.ServerTime, ReplyRequested: frame.ReplyRequested,
 				})

@@ -101,6 +101,7 @@ func TestSocketWakesAWaitingRead(t *testing.T) {
 	}{
 		"close":             {func(s socket) error { return s.Close() }, net.ErrClosed},
 		"deadline passed":   {func(s socket) error { return s.SetReadDeadline(time.Unix(1, 0)) }, os.ErrDeadlineExceeded},
+		"deadline at epoch": {func(s socket) error { return s.SetReadDeadline(time.Unix(0, 0)) }, os.ErrDeadlineExceeded},
 		"deadline of pgx":   {func(s socket) error { return s.SetDeadline(time.Date(1, 1, 1, 1, 1, 1, 1, time.UTC)) }, os.ErrDeadlineExceeded},
 		"deadline to come":  {func(s socket) error { return s.SetReadDeadline(time.Now().Add(time.Millisecond)) }, os.ErrDeadlineExceeded},
 		"one after another": {func(s socket) error { return errors.Join(s.SetReadDeadline(time.Now().Add(time.Hour)), s.Close()) }, net.ErrClosed},
