@@ -1,7 +1,7 @@
 package txn
 
-// assembly is a transaction that is still arriving, with what is needed only until
-// it is complete.
+// assembly is a transaction that is still arriving, with what is needed only
+// until it is complete.
 type assembly struct {
 	*Transaction
 

@@ -13,6 +13,9 @@ import (
 // which are complete and not released yet. One Budget may serve several
 // assemblers; it is safe for concurrent use.
 //
+// Ready transactions that have spool files are few, so that a slow target does
+// not fill the disk: one that is being applied and one that waits.
+//
 // It counts the capacity of the memory that holds changes, and an estimate of
 // what each transaction needs beside that. The descriptions of tables that
 // outlive a transaction are not counted.
@@ -25,10 +28,14 @@ type Budget struct {
 		sync.Mutex
 		open  int64
 		ready int64
-		// lowered, unless nil, is closed when ready falls to half the limit.
+		files int // of ready transactions
+		// lowered, unless nil, is closed when there is room again.
 		lowered chan struct{}
 	}
 }
+
+// mostFiles is how many ready transactions with spool files are too many.
+const mostFiles = 2
 
 // NewBudget returns a budget of limit bytes.
 func NewBudget(limit int64) *Budget { return &Budget{limit: limit} }
@@ -40,9 +47,10 @@ func (b *Budget) Used() int64 {
 	return b.mu.open + b.mu.ready
 }
 
-// Wait blocks while ready transactions take more than half of the budget, or
-// until ctx ends, whose cause it then returns. The reader of a stream calls it
-// before it reads on; somebody else must be releasing transactions meanwhile.
+// Wait blocks while ready transactions take more than half of the budget, or two
+// of them have spool files. When ctx ends it returns its cause. The reader of a
+// stream calls it before it reads on; somebody else must be releasing
+// transactions meanwhile.
 func (b *Budget) Wait(ctx context.Context) error {
 	for {
 		lowered := b.overfull()
@@ -61,7 +69,7 @@ func (b *Budget) Wait(ctx context.Context) error {
 func (b *Budget) overfull() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.mu.ready <= b.limit/2 {
+	if b.hasRoom() {
 		return nil
 	}
 	if b.mu.lowered == nil {
@@ -69,6 +77,9 @@ func (b *Budget) overfull() <-chan struct{} {
 	}
 	return b.mu.lowered
 }
+
+// hasRoom tells whether more transactions may become ready. The caller holds mu.
+func (b *Budget) hasRoom() bool { return b.mu.ready <= b.limit/2 && b.mu.files < mostFiles }
 
 // reserve charges size bytes to the open transactions if they then take no more
 // than half of the budget.
@@ -91,10 +102,12 @@ func (b *Budget) charge(size int64) {
 	invariant.Check(b.mu.open >= 0, "open transactions take %d bytes", b.mu.open)
 }
 
-// complete moves size bytes from the open transactions to the ready ones.
-func (b *Budget) complete(size int64) {
+// complete moves a transaction of size bytes in memory, and files spool files,
+// from the open ones to the ready ones.
+func (b *Budget) complete(size int64, files int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.mu.files += files
 	b.mu.open -= size
 	b.mu.ready += size
 	invariant.Check(b.mu.open >= 0, "open transactions take %d bytes", b.mu.open)
@@ -107,13 +120,14 @@ func (b *Budget) chargeReady(size int64) {
 	b.mu.ready += size
 }
 
-// release takes size bytes from the ready transactions.
-func (b *Budget) release(size int64) {
+// release takes size bytes and files spool files from the ready transactions.
+func (b *Budget) release(size int64, files int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.mu.ready -= size
+	b.mu.files -= files
 	invariant.Check(b.mu.ready >= 0, "ready transactions take %d bytes", b.mu.ready)
-	if b.mu.lowered != nil && b.mu.ready <= b.limit/2 {
+	if b.mu.lowered != nil && b.hasRoom() {
 		close(b.mu.lowered)
 		b.mu.lowered = nil
 	}

@@ -14,9 +14,9 @@ func TestWaitForReadyTransactions(t *testing.T) {
 		b := NewBudget(100)
 		b.charge(90) // what is open does not count
 		require.NoError(t, b.Wait(t.Context()))
-		b.complete(50)
+		b.complete(50, 0)
 		require.NoError(t, b.Wait(t.Context()), "half is allowed")
-		b.complete(20)
+		b.complete(20, 0)
 		require.EqualValues(t, 90, b.Used())
 
 		waiting := make(chan error, 2)
@@ -25,10 +25,10 @@ func TestWaitForReadyTransactions(t *testing.T) {
 		}
 		synctest.Wait()
 		require.Empty(t, waiting)
-		b.release(19)
+		b.release(19, 0)
 		synctest.Wait()
 		require.Empty(t, waiting)
-		b.release(1)
+		b.release(1, 0)
 		synctest.Wait()
 		require.Len(t, waiting, 2)
 		require.NoError(t, <-waiting)
@@ -36,15 +36,38 @@ func TestWaitForReadyTransactions(t *testing.T) {
 	})
 }
 
+// A target that is slow must not make the disk full: of transactions with spool
+// files one is being applied, one waits, and no more arrive.
+func TestWaitForSpooledTransactions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		spool := &memorySpool{}
+		b := NewBudget(5000)
+		a := NewAssembler(Options{Budget: b, Spool: spool.create})
+		first := inserts(t, a, 7, 1, 10_000)
+		require.NoError(t, b.Wait(cancelled(t)))
+		second := inserts(t, a, 8, 1, 10_000)
+		require.Equal(t, 2, spool.open())
+
+		waiting := make(chan error, 1)
+		go func() { waiting <- b.Wait(t.Context()) }()
+		synctest.Wait()
+		require.Empty(t, waiting)
+		first.Release()
+		require.NoError(t, <-waiting)
+		second.Release()
+		require.Zero(t, b.mu.files)
+	})
+}
+
 func TestWaitEndsWithItsContext(t *testing.T) {
 	b := NewBudget(100)
 	b.charge(51)
-	b.complete(51)
+	b.complete(51, 0)
 	cause := errors.New("the stream is stopped")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(cause)
 	require.ErrorIs(t, b.Wait(ctx), cause)
-	b.release(51)
+	b.release(51, 0)
 	require.NoError(t, b.Wait(t.Context()))
 }
 

@@ -16,8 +16,8 @@
 // decoded again when they are replayed: that costs less than any other form. A
 // Budget bounds their memory. Transactions that are not complete may fill half
 // of it; what does not fit moves to spool files, the largest transaction first.
-// Complete ones may fill the other half; beyond it Budget.Wait holds the reader
-// of the stream back.
+// Complete ones may fill the other half; beyond it, and while two of them have
+// files, Budget.Wait holds the reader of the stream back.
 //
 // Descriptions of tables and types are resolved while the frames arrive, with
 // the version that was valid at that point, so that a replay needs no state.

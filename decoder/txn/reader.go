@@ -158,7 +158,7 @@ func (r *Reader) replaceBuffer(size int64) {
 	budget.chargeReady(grown.capacity())
 	if r.buffer != nil {
 		r.rest = grown.data[:copy(grown.data[:cap(grown.data)], r.rest)]
-		budget.release(r.buffer.capacity())
+		budget.release(r.buffer.capacity(), 0)
 		budget.recycler.freeChunk(r.buffer)
 	}
 	r.buffer = grown

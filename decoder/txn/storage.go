@@ -155,7 +155,7 @@ func (a *Assembler) complete(o *assembly) *Transaction {
 	}
 	o.overlay, o.marks, o.markOf, o.relations.positions = nil, nil, nil, nil
 	a.account(o)
-	a.budget.complete(o.bookkeeping + tape.memory)
+	a.budget.complete(o.bookkeeping+tape.memory, tape.files())
 	return o.Transaction
 }
 

@@ -183,6 +183,14 @@ func (t *tape) free(r *recycler) (freed int64) {
 	return freed
 }
 
+// files is the number of spool files.
+func (t *tape) files() int {
+	if t.file == nil {
+		return 0
+	}
+	return 1
+}
+
 // closeFile removes the file, if there is one.
 func (t *tape) closeFile(b *Budget) error {
 	if t.file == nil {

@@ -95,10 +95,11 @@ func (t *Transaction) Release() {
 	if t.released.Swap(true) {
 		return
 	}
+	files := t.tape.files()
 	freed := t.reader.close() + t.tape.free(&t.budget.recycler)
 	// Closing can fail to remove the file, and nothing here can help that: its
 	// space comes back with the end of the process.
 	_ = t.tape.closeFile(t.budget)
 	t.relations = relationTable{}
-	t.budget.release(freed + t.bookkeeping)
+	t.budget.release(freed+t.bookkeeping, files)
 }
