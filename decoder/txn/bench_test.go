@@ -3,10 +3,11 @@ package txn
 import (
 	"errors"
 	"io"
-	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"pgapply/internal/spool"
 )
 
 // BenchmarkRow is what one row costs from its frame to its replay, in large
@@ -26,9 +27,11 @@ func BenchmarkRow(b *testing.B) {
 			begin, commit := w.begin(7, 1), w.commit(7, 1, 2)
 			row := text("1234567", "1", "-4711", "0123456789012345678901234567890123456789")
 			insert := w.insert(0, 1, row)
+			files, err := spool.Open(b.TempDir(), 0)
+			require.NoError(b, err)
 			a := NewAssembler(Options{
 				Budget: NewBudget(variant.limit),
-				Spool:  func() (SpoolFile, error) { return newDiskFile(b.TempDir()) },
+				Spool:  func() (SpoolFile, error) { return files.Create() },
 			})
 			feed(b, a, begin, w.relation(0, table(1, "t", "id", "branch", "balance", "filler")))
 			finish(b, a, commit).Release()
@@ -52,7 +55,7 @@ func BenchmarkRow(b *testing.B) {
 					rows = 0
 				}
 			}
-			require.NoError(b, a.Close())
+			require.NoError(b, errors.Join(a.Close(), files.Close()))
 		})
 	}
 }
@@ -69,13 +72,3 @@ func drain(b *testing.B, transaction *Transaction) {
 	}
 	transaction.Release()
 }
-
-// diskFile is a spool file on the disk of the benchmark.
-type diskFile struct{ *os.File }
-
-func newDiskFile(dir string) (SpoolFile, error) {
-	file, err := os.CreateTemp(dir, "")
-	return diskFile{file}, err
-}
-
-func (f diskFile) Close() error { return errors.Join(f.File.Close(), os.Remove(f.Name())) }
