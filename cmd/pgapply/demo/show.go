@@ -191,7 +191,7 @@ const patience = 5 * time.Minute
 
 // until asks again and again, until something is reached.
 func until(ctx context.Context, reached func(context.Context) (bool, error)) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, errors.New("the target has not caught up within "+patience.String()))
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, errors.New("gave up after "+patience.String()))
 	defer cancel()
 	ticker := time.NewTicker(10 * time.Millisecond)
 	defer ticker.Stop()
