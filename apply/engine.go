@@ -132,7 +132,7 @@ func (e *Engine) pause(ctx context.Context, trouble *Error) {
 	if trouble.Class != Conflict || trouble.Retryable || e.options.OnError != "pause" || e.control == nil || !e.control.locked {
 		return
 	}
-	err := e.control.store.SetEnabled(ctx, false)
+	_, err := e.control.store.Pause(ctx, "an apply error")
 	if err == nil {
 		err = e.control.store.SetError(ctx, trouble.Error(), trouble.Hint)
 	}

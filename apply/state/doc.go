@@ -5,6 +5,8 @@
 //	subscription        who feeds us, the slot and how far its creation got, the acknowledged position
 //	subscription_table  the tables and their states, with the letters of native's srsubstate
 //	origin              every replication origin ever made for a subscription
+//	conflict            conflicts and skipped rows with all their values
+//	message             logical messages, where they are asked for
 //	runner              the process that runs it, its heartbeat and its Status as JSON
 //
 // Everything goes over one control session ([ConnectControl]), which also holds

@@ -14,7 +14,7 @@ import (
 // There are no foreign keys: roles that apply changes often run with
 // session_replication_role=replica by default, which turns them off.
 func migrations() []string {
-	return []string{version1}
+	return []string{version1, version2}
 }
 
 // Version is the version of the schema that this program reads and writes.
@@ -81,6 +81,54 @@ CREATE TABLE pgapply.runner (
 	last_error_hint text,
 	status          jsonb
 );
+`
+
+// version2: the columns of table conflict are those of the conflict log table
+// that PostgreSQL 20 brings, so that tools can move from one to the other, and
+// below them what we know beyond it. A failing transaction is tried over and over,
+// and a message outside of transactions may arrive again after a reconnect: the
+// unique indexes keep one record of each.
+const version2 = `
+ALTER TABLE pgapply.subscription
+	ADD COLUMN skip_lsn     pg_lsn,
+	ADD COLUMN paused_at    timestamptz,
+	ADD COLUMN pause_reason text;
+
+CREATE TABLE pgapply.conflict (
+	id                int8 GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+	subscription      text NOT NULL,
+	schemaname        text NOT NULL,
+	relname           text NOT NULL,
+	conflict_type     text NOT NULL,
+	remote_xid        int8 NOT NULL,
+	remote_commit_lsn pg_lsn NOT NULL,
+	remote_commit_ts  timestamptz,
+	remote_origin     text,
+	replica_identity  jsonb,
+	remote_tuple      jsonb,
+	local_conflicts   jsonb NOT NULL DEFAULT '[]',
+	operation         text,
+	policy            text,
+	resolution        text NOT NULL CHECK (resolution IN ('applied', 'skipped', 'kept', 'failed', 'skipped_transaction')),
+	at                timestamptz NOT NULL DEFAULT pg_catalog.now()
+);
+CREATE INDEX conflict_by_time ON pgapply.conflict (subscription, at);
+CREATE UNIQUE INDEX conflict_fails_once ON pgapply.conflict (subscription, remote_commit_lsn, schemaname, relname, conflict_type,
+	pg_catalog.jsonb_hash_extended(coalesce(replica_identity, 'null'), 0), pg_catalog.jsonb_hash_extended(coalesce(remote_tuple, 'null'), 0))
+	WHERE resolution = 'failed';
+
+CREATE TABLE pgapply.message (
+	id               int8 GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+	subscription     text NOT NULL,
+	prefix           text NOT NULL,
+	content          bytea NOT NULL,
+	transactional    bool NOT NULL,
+	remote_xid       int8,
+	remote_lsn       pg_lsn NOT NULL,
+	remote_commit_ts timestamptz,
+	at               timestamptz NOT NULL DEFAULT pg_catalog.now()
+);
+CREATE UNIQUE INDEX message_arrives_once ON pgapply.message (subscription, remote_lsn) WHERE NOT transactional;
 `
 
 // migrationLock serialises those who create, migrate or drop the schema. The

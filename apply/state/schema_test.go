@@ -2,6 +2,8 @@ package state
 
 import (
 	"fmt"
+	"os"
+	"strings"
 	"sync"
 	"testing"
 
@@ -31,7 +33,7 @@ func TestConcurrentFirstStarts(t *testing.T) {
 			}
 			return store.BeginSlot(t.Context(), example())
 		})
-		require.Equal(t, "1", pgtest.Query(t, uri, `select version from pgapply.version`))
+		require.Equal(t, fmt.Sprint(Version()), pgtest.Query(t, uri, `select version from pgapply.version`))
 		require.Equal(t, "8", pgtest.Query(t, uri, `select count(*) from pgapply.subscription`))
 	})
 }
@@ -60,14 +62,51 @@ func TestConcurrentMigrations(t *testing.T) {
 	next := append(migrations(), `CREATE TABLE pgapply.extra (a int4); INSERT INTO pgapply.extra VALUES (1)`, `INSERT INTO pgapply.extra VALUES (2)`)
 	together(t, 8, func(int) error { return migrate(t.Context(), connect(t, uri, "orders"), next) })
 	require.Equal(t, "1\n2", pgtest.Query(t, uri, `select a from pgapply.extra order by a`))
-	require.Equal(t, "3", pgtest.Query(t, uri, `select version from pgapply.version`))
+	require.Equal(t, fmt.Sprint(len(next)), pgtest.Query(t, uri, `select version from pgapply.version`))
+}
+
+// What has once been published is on somebody's target.
+func TestMigrationFromVersion1(t *testing.T) {
+	onMajors(t, func(t *testing.T, server *cluster.Cluster) {
+		published, err := os.ReadFile("testdata/version1.sql")
+		require.NoError(t, err)
+		require.Equal(t, string(published), strings.TrimPrefix(version1, "\n"))
+		uri := pgtest.Database(t, server)
+		pgtest.Exec(t, uri, `create schema pgapply`, string(published), `
+			insert into pgapply.version values (1, now());
+			insert into pgapply.subscription (name, enabled, source_system_id, source_timeline, source_database, target_system_id, target_database_oid,
+				slot_name, slot_state, consistent_point, publications, ack_lsn, epoch, last_error)
+			values ('orders', false, '1', 1, 'shop', '2', 5, 'slot', 'created', '0/10', '{p}', '0/20', 7, 'broken');
+			insert into pgapply.subscription_table (subscription, schema_name, table_name, state) values ('orders', 's', 't', 'r');
+			insert into pgapply.origin values ('orders', 'pgapply_orders_5_0', 1, 0)`)
+
+		conn := connect(t, uri, "orders")
+		_, err = OpenExisting(t.Context(), conn, "orders")
+		require.Equal(t, &VersionError{Have: 1, Want: Version()}, err, "one who only looks changes nothing")
+		store := open(t, uri, "orders")
+		sub, err := store.Subscription(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, "broken", sub.LastError)
+		require.False(t, sub.Enabled)
+		require.Nil(t, sub.PausedAt)
+		require.Zero(t, sub.SkipLSN)
+		require.EqualValues(t, 0x20, sub.AckLSN)
+		origins, err := store.Origins(t.Context())
+		require.NoError(t, err)
+		require.Len(t, origins, 1)
+		stats, err := store.ConflictStats(t.Context())
+		require.NoError(t, err)
+		require.Zero(t, stats.Total)
+		require.NoError(t, store.Forget(t.Context()))
+		live(t, store)
+	})
 }
 
 func TestFailedMigrationLeavesNothing(t *testing.T) {
 	uri := pgtest.Database(t, pgtest.SharedServer(t))
 	conn := connect(t, uri, "orders")
 	broken := append(migrations(), `CREATE TABLE pgapply.extra (a int4)`, `SELECT 1/0`)
-	require.ErrorContains(t, migrate(t.Context(), conn, broken), "bring schema pgapply to version 3: ERROR: division by zero")
+	require.ErrorContains(t, migrate(t.Context(), conn, broken), fmt.Sprintf("bring schema pgapply to version %d: ERROR: division by zero", len(broken)))
 	require.Equal(t, "0", pgtest.Query(t, uri, `select count(*) from pg_namespace where nspname = 'pgapply'`))
 	store, err := Open(t.Context(), conn, "orders")
 	require.NoError(t, err)
@@ -89,17 +128,17 @@ func TestVersionsThatDoNotFit(t *testing.T) {
 		typed := new(VersionError)
 		require.ErrorAs(t, attempt(), &typed, name)
 		require.Equal(t, &VersionError{Have: Version() + 1, Want: Version()}, typed)
-		require.EqualError(t, typed, "schema pgapply on the target has version 2, and this pgapply knows versions up to 1")
+		require.EqualError(t, typed, fmt.Sprintf("schema pgapply on the target has version %d, and this pgapply knows versions up to %d", len(newer), Version()))
 		require.Contains(t, typed.Hint(), "upgrade this pgapply")
 	}
-	require.Equal(t, "2", pgtest.Query(t, uri, `select version from pgapply.version`), "a refusal changes nothing")
+	require.Equal(t, fmt.Sprint(len(newer)), pgtest.Query(t, uri, `select version from pgapply.version`), "a refusal changes nothing")
 
 	// An older schema, for one who only looks.
 	pgtest.Exec(t, uri, `update pgapply.version set version = 0`)
 	typed := new(VersionError)
 	_, err := OpenExisting(t.Context(), conn, "orders")
 	require.ErrorAs(t, err, &typed)
-	require.EqualError(t, typed, "schema pgapply on the target has version 0, and this pgapply needs version 1")
+	require.EqualError(t, typed, fmt.Sprintf("schema pgapply on the target has version 0, and this pgapply needs version %d", Version()))
 	require.Contains(t, typed.Hint(), "upgrade the schema")
 }
 

@@ -61,7 +61,9 @@ type Status struct {
 	Groups       int64  `json:"groups"`
 	Rows         Rows   `json:"rows"`
 	Misses       Misses `json:"misses"`
-	Retries      int64  `json:"retries"`
+	// Conflicts counts by type what was found, resolved or not.
+	Conflicts map[string]int64 `json:"conflicts,omitempty"`
+	Retries   int64            `json:"retries"`
 
 	MemoryBytes int64 `json:"memory_bytes"`
 	MemoryLimit int64 `json:"memory_limit_bytes"`

@@ -25,9 +25,12 @@ const (
 // Subscription is the row of one subscription.
 type Subscription struct {
 	Name string
-	// Enabled is false while the subscription is paused.
-	Enabled bool
-	Source  Source
+	// Enabled is false while the subscription is paused, since PausedAt and for
+	// PauseReason, which may be empty.
+	Enabled     bool
+	PausedAt    *time.Time
+	PauseReason string
+	Source      Source
 	// TargetSystemID and TargetDatabaseOID say where the row was written: a
 	// restored copy of the target finds other values on its own server.
 	TargetSystemID    string
@@ -42,6 +45,8 @@ type Subscription struct {
 	// AckLSN is the highest position acknowledged to the publisher, or about to
 	// be. 0 when none was.
 	AckLSN lsn.LSN
+	// SkipLSN is where the transaction ends that is to be skipped; 0 for none.
+	SkipLSN lsn.LSN
 	// Epoch counts the runners; see [Store.RaiseEpoch].
 	Epoch int64
 	// Settings are the options of the last start, for people to read.
@@ -62,9 +67,9 @@ type Source struct {
 // Subscription returns the row, or nil where the state does not know the subscription.
 func (s *Store) Subscription(ctx context.Context) (*Subscription, error) {
 	found, err := rows(ctx, s, "read the subscription", scanSubscription, `
-		SELECT name, enabled, source_system_id, source_timeline, source_database, target_system_id, target_database_oid,
+		SELECT name, enabled, paused_at, coalesce(pause_reason, ''), source_system_id, source_timeline, source_database, target_system_id, target_database_oid,
 		       slot_name, slot_state, coalesce(consistent_point, '0/0')::text, publications, coalesce(ack_lsn, '0/0')::text,
-		       epoch, settings::text, coalesce(last_error, ''), coalesce(last_error_hint, ''), last_error_at, created_at, updated_at
+		       coalesce(skip_lsn, '0/0')::text, epoch, settings::text, coalesce(last_error, ''), coalesce(last_error_hint, ''), last_error_at, created_at, updated_at
 		FROM pgapply.subscription WHERE name = $1`)
 	if err != nil || len(found) == 0 {
 		return nil, err
@@ -74,10 +79,10 @@ func (s *Store) Subscription(ctx context.Context) (*Subscription, error) {
 
 func scanSubscription(row pgx.CollectableRow) (*Subscription, error) {
 	var sub Subscription
-	var consistent, acknowledged, settings string
-	err := row.Scan(&sub.Name, &sub.Enabled, &sub.Source.SystemID, &sub.Source.Timeline, &sub.Source.Database,
+	var consistent, acknowledged, skip, settings string
+	err := row.Scan(&sub.Name, &sub.Enabled, &sub.PausedAt, &sub.PauseReason, &sub.Source.SystemID, &sub.Source.Timeline, &sub.Source.Database,
 		&sub.TargetSystemID, &sub.TargetDatabaseOID, &sub.SlotName, &sub.SlotState, &consistent, &sub.Publications, &acknowledged,
-		&sub.Epoch, &settings, &sub.LastError, &sub.LastErrorHint, &sub.LastErrorAt, &sub.CreatedAt, &sub.UpdatedAt)
+		&skip, &sub.Epoch, &settings, &sub.LastError, &sub.LastErrorHint, &sub.LastErrorAt, &sub.CreatedAt, &sub.UpdatedAt)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +90,10 @@ func scanSubscription(row pgx.CollectableRow) (*Subscription, error) {
 	if sub.ConsistentPoint, err = lsn.Parse(consistent); err != nil {
 		return nil, err
 	}
-	sub.AckLSN, err = lsn.Parse(acknowledged)
+	if sub.AckLSN, err = lsn.Parse(acknowledged); err != nil {
+		return nil, err
+	}
+	sub.SkipLSN, err = lsn.Parse(skip)
 	return &sub, err
 }
 
@@ -157,12 +165,6 @@ func (s *Store) SetSource(ctx context.Context, source Source) error {
 		source.SystemID, source.Timeline, source.Database)
 }
 
-// SetEnabled pauses or resumes the subscription.
-func (s *Store) SetEnabled(ctx context.Context, enabled bool) error {
-	return s.execOne(ctx, "record pause or resume", `UPDATE pgapply.subscription
-		SET enabled = $2, updated_at = pg_catalog.now() WHERE name = $1`, enabled)
-}
-
 // SetError records what stopped the subscription, for those who look when no
 // runner lives. Empty strings take it back.
 func (s *Store) SetError(ctx context.Context, message, hint string) error {
@@ -187,6 +189,8 @@ func (s *Store) Forget(ctx context.Context) error {
 			`DELETE FROM pgapply.subscription_table WHERE subscription = $1`,
 			`DELETE FROM pgapply.origin WHERE subscription = $1`,
 			`DELETE FROM pgapply.runner WHERE subscription = $1`,
+			`DELETE FROM pgapply.conflict WHERE subscription = $1`,
+			`DELETE FROM pgapply.message WHERE subscription = $1`,
 			`DELETE FROM pgapply.subscription WHERE name = $1`,
 		} {
 			if _, err := tx.Exec(ctx, sql, s.name); err != nil {
@@ -197,10 +201,10 @@ func (s *Store) Forget(ctx context.Context) error {
 	})
 }
 
-// nonNil keeps an empty list from becoming NULL.
-func nonNil(list []string) []string {
+// nonNil keeps an empty list from becoming NULL or null.
+func nonNil[T any](list []T) []T {
 	if list == nil {
-		return []string{}
+		return []T{}
 	}
 	return list
 }

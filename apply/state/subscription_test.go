@@ -57,10 +57,7 @@ func TestUpdatesOfASubscription(t *testing.T) {
 	require.NoError(t, store.AdoptSlot(ctx, want, 77))
 	want.Name, want.SlotState, want.ConsistentPoint = "orders", SlotAdopted, 77
 
-	require.NoError(t, store.SetEnabled(ctx, false))
-	requireSubscription(t, store, want)
 	want.Enabled = true
-	require.NoError(t, store.SetEnabled(ctx, true))
 	want.Source = Source{SystemID: "1", Timeline: 9, Database: "x"}
 	require.NoError(t, store.SetSource(ctx, want.Source))
 	want.Publications, want.Settings = []string{"only"}, []byte(`{"binary": true}`)
@@ -96,7 +93,6 @@ func TestUnknownSubscription(t *testing.T) {
 	store := open(t, uri, "orders")
 	for name, err := range map[string]error{
 		"Acknowledge": store.Acknowledge(ctx, 1),
-		"SetEnabled":  store.SetEnabled(ctx, true),
 		"SetError":    store.SetError(ctx, "", ""),
 		"SetSettings": store.SetSettings(ctx, nil, nil),
 		"SetSource":   store.SetSource(ctx, Source{}),
@@ -105,6 +101,10 @@ func TestUnknownSubscription(t *testing.T) {
 		require.ErrorContains(t, err, `"orders"`, name)
 	}
 	_, err := store.RaiseEpoch(ctx)
+	require.ErrorIs(t, err, ErrNoSubscription)
+	_, err = store.Pause(ctx, "")
+	require.ErrorIs(t, err, ErrNoSubscription)
+	_, err = store.SetSkip(ctx, 1)
 	require.ErrorIs(t, err, ErrNoSubscription)
 	names, err := store.Names(ctx)
 	require.NoError(t, err)
@@ -120,14 +120,18 @@ func TestForgetLeavesOthersAlone(t *testing.T) {
 		require.NoError(t, store.RegisterTables(ctx, []Table{{Schema: "s", Name: "t", State: TableReady}}))
 		require.NoError(t, store.RegisterOrigin(ctx, Origin{Name: name}))
 		require.NoError(t, store.StartRunner(ctx, Runner{PID: 1, Host: "h", Version: "v"}))
+		_, _, err := store.RecordConflict(ctx, failing())
+		require.NoError(t, err)
+		pgtest.Query(t, uri, `insert into pgapply.message (subscription, prefix, content, transactional, remote_lsn) values ($1, 'p', 'c', true, '0/1')`, name)
 	}
 	count := func() string {
 		return pgtest.Query(t, uri, `select (select string_agg(name, ',') from pgapply.subscription), (select string_agg(subscription, ',') from pgapply.subscription_table),
-			(select string_agg(subscription, ',') from pgapply.origin), (select string_agg(subscription, ',') from pgapply.runner)`)
+			(select string_agg(subscription, ',') from pgapply.origin), (select string_agg(subscription, ',') from pgapply.runner),
+			(select string_agg(subscription, ',') from pgapply.conflict), (select string_agg(subscription, ',') from pgapply.message)`)
 	}
 	for range 2 {
 		require.NoError(t, open(t, uri, "orders").Forget(ctx))
-		require.Equal(t, "other|other|other|other", count())
+		require.Equal(t, "other|other|other|other|other|other", count())
 	}
 }
 

@@ -1,0 +1,200 @@
+package state
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"pgapply/conflict"
+	"pgapply/internal/lsn"
+)
+
+// RecordConflict records a conflict from the control session, for a transaction
+// that was rolled back: what its own session writes would be lost with it. JSON is
+// given in UTF-8. The record of a failed row is made once, however often its
+// transaction is tried. It returns the record's number, and whether it is new.
+func (s *Store) RecordConflict(ctx context.Context, c conflict.Conflict) (id int64, fresh bool, err error) {
+	local, err := json.Marshal(nonNil(c.Local))
+	if err != nil {
+		return 0, false, fmt.Errorf("record a conflict (subscription %q): %w", s.name, err)
+	}
+	type record struct {
+		ID    int64
+		Fresh bool
+	}
+	found, err := rows(ctx, s, "record a conflict", pgx.RowToStructByPos[record], `
+		WITH given (schemaname, relname, conflict_type, remote_commit_lsn, replica_identity, remote_tuple) AS (
+			SELECT $2::text, $3::text, $4::text, $5::text::pg_lsn, $6::text::jsonb, $7::text::jsonb
+		), fresh AS (
+			INSERT INTO pgapply.conflict (subscription, schemaname, relname, conflict_type, remote_commit_lsn, replica_identity, remote_tuple,
+				remote_xid, remote_commit_ts, remote_origin, local_conflicts, policy, resolution)
+			SELECT $1, g.*, $8, $9, nullif($10, ''), $11::text::jsonb, $12, $13 FROM given g
+			ON CONFLICT DO NOTHING
+			RETURNING id
+		)
+		SELECT id, true FROM fresh
+		UNION ALL
+		SELECT c.id, false FROM pgapply.conflict c, given g
+		WHERE c.subscription = $1 AND c.resolution = 'failed' AND c.remote_commit_lsn = g.remote_commit_lsn
+			AND c.schemaname = g.schemaname AND c.relname = g.relname AND c.conflict_type = g.conflict_type
+			AND c.replica_identity IS NOT DISTINCT FROM g.replica_identity AND c.remote_tuple IS NOT DISTINCT FROM g.remote_tuple
+			AND NOT EXISTS (SELECT FROM fresh)`,
+		c.Schema, c.Table, string(c.Type), c.FinishLSN.String(), jsonText(c.ReplicaIdentity), jsonText(c.RemoteTuple),
+		int64(c.RemoteXID), orNil(c.RemoteTime), c.RemoteOrigin, string(local), string(c.Policy), string(c.Resolution))
+	if err != nil || len(found) == 0 { // none where another row has the same hash
+		return 0, false, err
+	}
+	return found[0].ID, found[0].Fresh, nil
+}
+
+// jsonText is the text of a JSON value, or nil, which becomes NULL.
+func jsonText(value json.RawMessage) *string {
+	text := string(value)
+	if text == "" || text == "null" {
+		return nil
+	}
+	return &text
+}
+
+// orNil makes NULL of the zero time.
+func orNil(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
+
+// RecordedConflict is a row of table conflict.
+type RecordedConflict struct {
+	ID int64
+	At time.Time
+	conflict.Conflict
+	// Operation is what the publisher did to the row, such as UPDATE; empty where
+	// that was not recorded, since the type says it.
+	Operation string
+}
+
+// ConflictFilter picks records. Its zero value picks all of the subscription.
+type ConflictFilter struct {
+	// Table is a table's name, or schema.table.
+	Table string
+	Type  string
+	// Since leaves out what was recorded earlier.
+	Since time.Time
+	// Limit is how many of the newest are listed; 0 for all.
+	Limit int
+}
+
+// condition is the WHERE clause of a filter: $1 is the subscription, and the
+// filter's arguments are $2 to $4.
+const condition = ` WHERE subscription = $1 AND ($2 = '' OR relname = $2 OR schemaname || '.' || relname = $2)
+	AND ($3 = '' OR conflict_type = $3) AND ($4::timestamptz IS NULL OR at >= $4)`
+
+func (f *ConflictFilter) arguments() []any { return []any{f.Table, f.Type, orNil(f.Since)} }
+
+// Conflicts lists records, newest first, without the values of rows.
+func (s *Store) Conflicts(ctx context.Context, filter ConflictFilter) ([]RecordedConflict, error) {
+	return rows(ctx, s, "list the conflicts", func(row pgx.CollectableRow) (RecordedConflict, error) {
+		return scanConflict(row)
+	}, conflictColumns+condition+` ORDER BY id DESC LIMIT nullif($5::int8, 0)`, append(filter.arguments(), filter.Limit)...)
+}
+
+// Conflict returns one record with the values of its rows, or nil.
+func (s *Store) Conflict(ctx context.Context, id int64) (*RecordedConflict, error) {
+	found, err := rows(ctx, s, "read a conflict", func(row pgx.CollectableRow) (*RecordedConflict, error) {
+		var identity, tuple, local []byte
+		recorded, err := scanConflict(row, &identity, &tuple, &local)
+		if err != nil {
+			return nil, err
+		}
+		recorded.ReplicaIdentity, recorded.RemoteTuple = identity, tuple
+		return &recorded, json.Unmarshal(local, &recorded.Local)
+	}, conflictValues+` WHERE subscription = $1 AND id = $2`, id)
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	return found[0], nil
+}
+
+const (
+	plainColumns = `SELECT id, at, schemaname, relname, conflict_type, remote_xid, remote_commit_lsn::text, remote_commit_ts,
+		coalesce(remote_origin, ''), coalesce(operation, ''), coalesce(policy, ''), resolution`
+	conflictColumns = plainColumns + ` FROM pgapply.conflict`
+	conflictValues  = plainColumns + `, replica_identity::text, remote_tuple::text, local_conflicts::text FROM pgapply.conflict`
+)
+
+// scanConflict reads plainColumns, and what follows them into values.
+func scanConflict(row pgx.CollectableRow, values ...any) (recorded RecordedConflict, err error) {
+	var xid int64
+	var finish string
+	var committed *time.Time
+	err = row.Scan(append([]any{
+		&recorded.ID, &recorded.At, &recorded.Schema, &recorded.Table, &recorded.Type, &xid, &finish, &committed,
+		&recorded.RemoteOrigin, &recorded.Operation, &recorded.Policy, &recorded.Resolution,
+	}, values...)...)
+	if err != nil {
+		return recorded, err
+	}
+	recorded.RemoteXID = uint32(xid)
+	if committed != nil {
+		recorded.RemoteTime = *committed
+	}
+	recorded.FinishLSN, err = lsn.Parse(finish)
+	return recorded, err
+}
+
+// ClearConflicts deletes the records that the filter picks, whose Limit does not
+// count, and returns how many those were.
+func (s *Store) ClearConflicts(ctx context.Context, filter ConflictFilter) (int64, error) {
+	return s.exec(ctx, "delete conflicts", `DELETE FROM pgapply.conflict`+condition, filter.arguments()...)
+}
+
+// PruneLimit is how many records one Prune deletes at most, so that the session is
+// not kept from the runner's heartbeat.
+const PruneLimit = 10_000
+
+// Prune deletes the oldest records among those that are older than age by the
+// target's clock, and returns how many. When that was [PruneLimit], there may be more.
+func (s *Store) Prune(ctx context.Context, age time.Duration) (int64, error) {
+	return s.exec(ctx, "delete old conflicts", `
+		DELETE FROM pgapply.conflict WHERE id IN (
+			SELECT id FROM pgapply.conflict
+			WHERE subscription = $1 AND at < pg_catalog.now() - pg_catalog.make_interval(secs => $2)
+			ORDER BY at LIMIT $3)`, age.Seconds(), PruneLimit)
+}
+
+// ConflictStats is what table conflict holds. The JSON names are stable.
+type ConflictStats struct {
+	// Types counts the subscription's records by their type.
+	Types map[string]int64 `json:"types"`
+	Total int64            `json:"total"`
+	// Last is when the newest was recorded; nil when there is none.
+	Last *time.Time `json:"last,omitempty"`
+	// Bytes is what the table takes, with the records of other subscriptions.
+	Bytes int64 `json:"table_bytes"`
+}
+
+// ConflictStats counts the records.
+func (s *Store) ConflictStats(ctx context.Context) (ConflictStats, error) {
+	type line struct {
+		Type  *string // NULL for all of them
+		Count int64
+		Last  *time.Time
+		Bytes int64
+	}
+	stats := ConflictStats{Types: make(map[string]int64)}
+	lines, err := rows(ctx, s, "count the conflicts", pgx.RowToStructByPos[line], `
+		SELECT conflict_type, pg_catalog.count(*), pg_catalog.max(at), pg_catalog.pg_total_relation_size('pgapply.conflict')
+		FROM pgapply.conflict WHERE subscription = $1 GROUP BY ROLLUP (conflict_type)`)
+	for _, line := range lines {
+		if line.Type != nil {
+			stats.Types[*line.Type] = line.Count
+			continue
+		}
+		stats.Total, stats.Last, stats.Bytes = line.Count, line.Last, line.Bytes
+	}
+	return stats, err
+}
