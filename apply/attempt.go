@@ -214,6 +214,11 @@ func (a *attempt) openSession(ctx context.Context) error {
 		ApplicationName:   a.options.Name + ":w0",
 		SynchronousCommit: a.options.SynchronousCommit,
 		Binary:            a.options.Binary,
+		Subscription:      a.options.Name,
+		Policies:          a.options.OnConflict,
+		LogRows:           a.options.LogRows,
+		Node:              a.control.target.SystemID,
+		PublisherNode:     a.identity.SystemID,
 		Member:            members.has,
 		Log:               a.log,
 	})
@@ -222,8 +227,16 @@ func (a *attempt) openSession(ctx context.Context) error {
 
 // acquireOrigin makes the origin the session's own and reads its progress.
 func (a *attempt) acquireOrigin(ctx context.Context) error {
+	recorded, err := a.control.store.Origins(ctx)
+	if err != nil {
+		return TargetError(err)
+	}
+	var own []uint32
+	for _, known := range recorded {
+		own = append(own, known.ID)
+	}
 	return targetErrorOrNil(a.wait(ctx, func() (string, error) {
-		progress, err := a.session.AcquireOrigin(a.origin)
+		progress, err := a.session.AcquireOrigin(a.origin, own)
 		if held, ok := errors.AsType[*origin.HeldError](err); ok {
 			return held.Error(), nil
 		}

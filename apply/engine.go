@@ -12,6 +12,7 @@ package apply
 
 import (
 	"context"
+	"errors"
 	"os"
 	"sync"
 	"time"
@@ -20,6 +21,8 @@ import (
 
 	"pgapply/apply/state"
 	"pgapply/apply/stream"
+	"pgapply/apply/target"
+	"pgapply/conflict"
 )
 
 // Engine runs one subscription.
@@ -77,6 +80,7 @@ func (e *Engine) Run(ctx context.Context) error {
 		}
 		trouble := classify(err)
 		e.failed(trouble)
+		e.recordConflict(ctx, trouble)
 		if !e.retries(trouble) {
 			e.leave(trouble)
 			return trouble
@@ -124,6 +128,18 @@ func (e *Engine) leave(trouble *Error) {
 	if e.control != nil {
 		e.control.leave(trouble)
 		e.control = nil
+	}
+}
+
+// recordConflict keeps what a failed transaction met on the target. The session that
+// applied has rolled back everything of its own.
+func (e *Engine) recordConflict(ctx context.Context, trouble *Error) {
+	failed, ok := errors.AsType[*target.TransactionError](trouble)
+	if !ok || failed.Conflict == nil || e.control == nil || !e.control.locked {
+		return
+	}
+	if _, _, err := e.control.store.RecordConflict(ctx, *failed.Conflict); err != nil {
+		e.log.Warn("record the conflict", zap.Error(err))
 	}
 }
 
@@ -198,7 +214,7 @@ func (e *Engine) Status() state.Status {
 		Inserted: progress.Inserts, Updated: progress.Updates,
 		Deleted: progress.Deletes, Truncated: progress.Truncates,
 	}
-	status.Misses = state.Misses{Update: progress.UpdateMissing, Delete: progress.DeleteMissing}
+	status.Misses = state.Misses{Update: progress.Conflicts[conflict.UpdateMissing], Delete: progress.Conflicts[conflict.DeleteMissing]}
 	status.MemoryBytes, status.SpoolBytes = progress.Assembler.MemoryBytes, progress.Assembler.SpooledBytes
 	status.OpenStreams = progress.Assembler.OpenStreams
 	status.SetLag(status.UpdatedAt)
@@ -215,9 +231,13 @@ func sum(base, running stream.Progress) stream.Progress {
 	running.Updates += base.Updates
 	running.Deletes += base.Deletes
 	running.Truncates += base.Truncates
-	running.UpdateMissing += base.UpdateMissing
-	running.DeleteMissing += base.DeleteMissing
 	running.NotMember += base.NotMember
+	for t, count := range base.Conflicts {
+		if running.Conflicts == nil {
+			running.Conflicts = make(map[conflict.Type]int64)
+		}
+		running.Conflicts[t] += count
+	}
 	if running.LastCommitTime == 0 {
 		running.LastCommitTime = base.LastCommitTime
 	}

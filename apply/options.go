@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"pgapply/apply/stream"
+	"pgapply/conflict"
 	"pgapply/internal/lsn"
 )
 
@@ -46,6 +47,18 @@ type Options struct {
 
 	// SynchronousCommit of the apply sessions, any value of the setting.
 	SynchronousCommit string
+	// OnConflict decides conflicts; the zero value does as the native subscription does.
+	OnConflict conflict.Policies
+	// ConflictRetention is how long resolved conflicts are kept on the target.
+	ConflictRetention time.Duration
+	// MissingTable is what a published table that the target does not have means:
+	// "error" or "skip".
+	MissingTable string
+	// Messages is what becomes of logical messages: "none" does not ask for them,
+	// "count" counts them, "table" keeps them in pgapply.message.
+	Messages string
+	// LogRows lets rows of conflicts appear in the log.
+	LogRows bool
 	// OnError is what follows an apply error: "retry", "pause" or "stop".
 	OnError string
 	// Wait for a held origin or slot instead of giving up.
@@ -78,6 +91,9 @@ func DefaultOptions() Options {
 		Streaming:         "parallel",
 		Origin:            "any",
 		SynchronousCommit: "off",
+		ConflictRetention: 30 * 24 * time.Hour,
+		MissingTable:      "error",
+		Messages:          "none",
 		OnError:           "retry",
 		Wait:              true,
 		MaxGroup:          stream.Limits{Transactions: 1000, Rows: 10_000, Bytes: 8 << 20, Age: time.Second},
@@ -122,6 +138,11 @@ func (o *Options) Validate() error {
 	}
 	oneOf("streaming", o.Streaming, "off", "on", "parallel")
 	oneOf("origin", o.Origin, "any", "none")
+	oneOf("missing-table", o.MissingTable, "error", "skip")
+	oneOf("messages", o.Messages, "none", "count", "table")
+	if o.ConflictRetention < time.Hour {
+		fault("--conflict-retention must be at least 1h")
+	}
 	oneOf("on-error", o.OnError, "retry", "pause", "stop")
 	oneOf("synchronous-commit", o.SynchronousCommit, "off", "local", "remote_write", "on", "remote_apply")
 	for flag, value := range map[string]int64{

@@ -36,6 +36,8 @@ type Table struct {
 	// Columns holds the target's column for each column of the publisher's
 	// relation, in the publisher's order.
 	Columns []Column
+	// Version identifies the definition that was read; see PinSQL.
+	Version Version
 	// Search says which rows an UPDATE or DELETE means.
 	Search Search
 	// searchFault is why rows cannot be searched for, when Search is Impossible.
@@ -106,7 +108,7 @@ func Load(querier Querier, relation *decoder.Relation, binary bool) (*Table, err
 	if err := table.mapColumns(relation, columns, binary); err != nil {
 		return nil, err
 	}
-	key, err := loadKey(querier, table.OID, identity)
+	key, err := table.loadKey(querier, identity)
 	if err != nil {
 		return nil, fmt.Errorf("read the key of %s: %w", table.QualifiedName(), err)
 	}
@@ -126,7 +128,7 @@ var relationKinds = map[string]string{
 
 func (t *Table) loadHead(querier Querier) (replicaIdentity string, err error) {
 	rows, err := querier.Query(`
-		SELECT c.oid, c.relkind, c.relreplident
+		SELECT c.oid, c.relkind, c.relreplident, c.xmin
 		FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 		WHERE n.nspname = $1 AND c.relname = $2`, t.Schema, t.Name)
 	if err != nil {
@@ -146,6 +148,7 @@ func (t *Table) loadHead(querier Querier) (replicaIdentity string, err error) {
 		return "", fmt.Errorf("look up %s: %w", t.QualifiedName(), err)
 	}
 	t.OID, t.Partitioned = uint32(oid), kind == "p"
+	t.Version = Version{Table: string(rows[0][0]), TableXID: string(rows[0][3]), Index: "0", IndexXID: "0"}
 	return string(rows[0][2]), nil
 }
 
@@ -327,11 +330,11 @@ type keyColumn struct{ name, equality string }
 // identity index, else the primary key unless it is deferrable
 // (GetRelationIdentityOrPK in relation.c). The operator is that of the index's
 // own operator class; it is empty for an access method other than btree.
-func loadKey(querier Querier, table uint32, replicaIdentity string) ([]keyColumn, error) {
+func (t *Table) loadKey(querier Querier, replicaIdentity string) ([]keyColumn, error) {
 	rows, err := querier.Query(`
-		SELECT a.attname, n.nspname, o.oprname
+		SELECT a.attname, n.nspname, o.oprname, i.indexrelid, i.version
 		FROM (
-			SELECT i.* FROM pg_catalog.pg_index i
+			SELECT i.*, i.xmin AS version FROM pg_catalog.pg_index i
 			WHERE i.indrelid = $1::pg_catalog.oid AND i.indislive AND i.indisvalid AND i.indimmediate
 				AND (i.indisprimary OR i.indisreplident AND $2 = 'i')
 			ORDER BY i.indisreplident AND $2 = 'i' DESC
@@ -348,13 +351,14 @@ func loadKey(querier Querier, table uint32, replicaIdentity string) ([]keyColumn
 		LEFT JOIN pg_catalog.pg_operator o ON o.oid = ao.amopopr
 		LEFT JOIN pg_catalog.pg_namespace n ON n.oid = o.oprnamespace
 		WHERE k.position <= i.indnkeyatts
-		ORDER BY k.position`, strconv.FormatUint(uint64(table), 10), replicaIdentity)
+		ORDER BY k.position`, t.Version.Table, replicaIdentity)
 	if err != nil {
 		return nil, err
 	}
 	key := make([]keyColumn, len(rows))
 	for i, row := range rows {
 		key[i] = keyColumn{name: string(row[0]), equality: operator(row[1], row[2])}
+		t.Version.Index, t.Version.IndexXID = string(row[3]), string(row[4])
 	}
 	return key, nil
 }

@@ -22,7 +22,7 @@ func querier(t *testing.T, uri string) Querier {
 	conn, err := pgconn.ConnectConfig(t.Context(), config)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, conn.Conn().Close()) })
-	return pgpipe.New(conn)
+	return pgpipe.New[int](conn)
 }
 
 // published describes a relation of schema s as its publisher would: a column list

@@ -2,9 +2,11 @@ package stream
 
 import (
 	"context"
+	"maps"
 	"time"
 
 	"pgapply/apply/target"
+	"pgapply/conflict"
 	"pgapply/decoder"
 	"pgapply/decoder/txn"
 	"pgapply/internal/lsn"
@@ -151,8 +153,9 @@ type Progress struct {
 
 	Transactions, Groups, Replays        int64
 	Inserts, Updates, Deletes, Truncates int64
-	UpdateMissing, DeleteMissing         int64
 	NotMember                            int64
+	// Conflicts that were resolved, by type. A snapshot's map is its own.
+	Conflicts map[conflict.Type]int64
 
 	Assembler txn.Stats
 }
@@ -176,9 +179,13 @@ func (s *Stream) account(group []*txn.Transaction, outcome target.Outcome) {
 	p.Updates += outcome.Updates
 	p.Deletes += outcome.Deletes
 	p.Truncates += outcome.Truncates
-	p.UpdateMissing += outcome.UpdateMissing
-	p.DeleteMissing += outcome.DeleteMissing
 	p.NotMember += outcome.NotMember
+	for t, count := range outcome.Conflicts {
+		if p.Conflicts == nil {
+			p.Conflicts = make(map[conflict.Type]int64)
+		}
+		p.Conflicts[t] += count
+	}
 	if outcome.Committed > 0 {
 		p.LastCommitTime = group[outcome.Committed-1].Time
 	}
@@ -188,6 +195,7 @@ func (s *Stream) account(group []*txn.Transaction, outcome target.Outcome) {
 func (s *Stream) Progress() Progress {
 	s.mu.Lock()
 	progress := s.mu.progress
+	progress.Conflicts = maps.Clone(progress.Conflicts)
 	progress.Acknowledged = s.mu.recorded
 	s.mu.Unlock()
 	progress.Applied = s.tracker.Applied().Reached

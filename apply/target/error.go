@@ -9,7 +9,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"pgapply/apply/catalog"
+	"pgapply/conflict"
 	"pgapply/decoder"
+	"pgapply/decoder/txn"
 	"pgapply/internal/lsn"
 )
 
@@ -24,6 +26,8 @@ type TransactionError struct {
 	Err       error
 	// Hint is the remedy, or empty.
 	Hint string
+	// Conflict is what the change met on the target, nil for any other error.
+	Conflict *conflict.Conflict
 }
 
 func (e *TransactionError) Error() string {
@@ -31,7 +35,11 @@ func (e *TransactionError) Error() string {
 	if e.Relation != "" {
 		where = fmt.Sprintf("%s on %s in %s", e.Operation, e.Relation, where)
 	}
-	return fmt.Sprintf("apply %s: %s", where, describe(e.Err))
+	what := describe(e.Err)
+	if e.Conflict != nil {
+		what = fmt.Sprintf("conflict %s: %s", e.Conflict.Type, what)
+	}
+	return fmt.Sprintf("apply %s: %s", where, what)
 }
 
 // Unwrap returns the cause.
@@ -61,8 +69,8 @@ func describe(err error) string {
 }
 
 // transactionError gives err its place in the stream.
-func transactionError(xid uint32, end lsn.LSN, operation decoder.Type, relation *decoder.Relation, err error) *TransactionError {
-	failed := &TransactionError{XID: xid, EndLSN: end, Operation: operation, Err: err}
+func transactionError(t *txn.Transaction, operation decoder.Type, relation *decoder.Relation, err error) *TransactionError {
+	failed := &TransactionError{XID: t.XID, EndLSN: t.EndLSN, Operation: operation, Err: err}
 	if relation != nil {
 		failed.Relation = relation.Namespace + "." + relation.Name
 	}

@@ -7,7 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"pgapply/apply/catalog"
+	"pgapply/conflict"
 	"pgapply/decoder"
 	"pgapply/decoder/txn"
 	"pgapply/internal/lsn"
@@ -20,17 +20,29 @@ type Outcome struct {
 	// Recorded is the end position that the origin holds now, zero when nothing
 	// was written. Transactions behind it that are done had nothing to write.
 	Recorded lsn.LSN
-	// Rows that were sent, by kind.
+	// Rows that were changed, by kind.
 	Inserts, Updates, Deletes, Truncates int64
-	// Rows to change that the target does not have; they are skipped.
-	UpdateMissing, DeleteMissing int64
+	// Conflicts that were resolved, by type; nil when there were none.
+	Conflicts map[conflict.Type]int64
 	// NotMember counts changes of tables that are not part of the subscription.
 	NotMember int64
 	// Replayed says that the group was applied one by one.
 	Replayed bool
 }
 
-// operation is what a statement does, as its token says.
+// clone returns a copy that shares nothing with the original.
+func (o Outcome) clone() Outcome {
+	if o.Conflicts != nil {
+		conflicts := make(map[conflict.Type]int64, len(o.Conflicts))
+		for t, count := range o.Conflicts {
+			conflicts[t] = count
+		}
+		o.Conflicts = conflicts
+	}
+	return o
+}
+
+// operation is what a statement does.
 type operation uint8
 
 const (
@@ -39,6 +51,7 @@ const (
 	opUpdate
 	opDelete
 	opTruncate
+	opPin
 	opCommit
 )
 
@@ -56,15 +69,22 @@ func (o operation) message() decoder.Type {
 	return decoder.TypeCommit
 }
 
-// token packs what an outcome must be told apart by: the operation, the
-// transaction's index in the group, and the table's number.
-func (s *Session) token(op operation, t *table) uint64 {
-	return uint64(op)<<56 | uint64(s.current)<<32 | uint64(t.number)
+// token is what must be known of a statement when its outcome comes: the change
+// that it belongs to. table is nil where it belongs to none.
+type token struct {
+	op          operation
+	transaction *txn.Transaction
+	ordinal     int
+	table       *table
 }
 
-func unpack(token uint64) (op operation, transaction int, table uint32) {
-	return operation(token >> 56), int(token >> 32 & 0xFFFFFF), uint32(token)
+func (s *Session) token(op operation, t *table) token {
+	return token{op: op, transaction: s.current, ordinal: s.ordinal, table: t}
 }
+
+// patience is how often a transaction is tried with the suspects that the last try
+// has found, before every change of it is one.
+const patience = 8
 
 // Apply applies whole transactions in order and returns when they are committed.
 // Several become one target transaction; if that does not go through, they are
@@ -72,13 +92,13 @@ func unpack(token uint64) (op operation, transaction int, table uint32) {
 // of no use and only the origin knows what was committed, or a *TransactionError
 // of the first transaction that cannot be applied: those before it are committed.
 func (s *Session) Apply(group []*txn.Transaction) (Outcome, error) {
-	s.outcome, s.exact = Outcome{}, false
-	err := s.applyTogether(group)
+	s.outcome, s.exact, s.suspects = Outcome{}, false, nil
+	err := s.together(group)
 	if err == nil {
 		return s.outcome, nil
 	}
-	if _, gone := errors.AsType[*ConnectionError](err); gone {
-		return Outcome{}, err
+	if connection, gone := errors.AsType[*ConnectionError](err); gone {
+		return Outcome{}, connection
 	}
 	s.log.Debug("apply one by one", zap.Int("transactions", len(group)), zap.Error(err))
 	s.outcome, s.exact = Outcome{Replayed: true}, true
@@ -86,45 +106,86 @@ func (s *Session) Apply(group []*txn.Transaction) (Outcome, error) {
 		return s.outcome, err
 	}
 	for i := range group {
-		before := s.outcome
-		if err := s.applyTogether(group[i : i+1]); err != nil {
-			s.outcome = before
-			if _, gone := errors.AsType[*ConnectionError](err); !gone {
-				if lost := s.rollBack(); lost != nil {
-					return before, lost
-				}
-			}
-			return before, err
+		if err := s.alone(group[i : i+1]); err != nil {
+			return s.outcome, err
 		}
 	}
 	return s.outcome, nil
 }
 
-// applyTogether applies the group as one target transaction. After an error
-// nothing of it is committed, unless the connection is gone.
-func (s *Session) applyTogether(group []*txn.Transaction) error {
-	s.group = group
+// alone applies one transaction exactly: as long as a try finds changes whose
+// outcome was not the expected one, it is rolled back and tried again with a closer
+// look at those.
+func (s *Session) alone(one []*txn.Transaction) error {
+	before := s.outcome
+	for try := 1; ; try++ {
+		s.outcome = before.clone()
+		err := s.together(one)
+		if err == nil {
+			return nil
+		}
+		s.outcome = before
+		if connection, gone := errors.AsType[*ConnectionError](err); gone {
+			return connection
+		}
+		if lost := s.rollBack(); lost != nil {
+			return lost
+		}
+		if !errors.Is(err, errNotSure) {
+			return err
+		}
+		if try == patience {
+			s.suspect(one[0], everyChange)
+		}
+	}
+}
+
+// everyChange stands for all changes of a transaction.
+const everyChange = -1
+
+func (s *Session) suspect(t *txn.Transaction, ordinal int) {
+	if s.suspects == nil {
+		s.suspects = make(map[*txn.Transaction]map[int]bool)
+	}
+	if s.suspects[t] == nil {
+		s.suspects[t] = make(map[int]bool)
+	}
+	s.suspects[t][ordinal] = true
+}
+
+// suspected tells whether the change in work wants a closer look.
+func (s *Session) suspected() bool {
+	if !s.exact {
+		return false
+	}
+	changes := s.suspects[s.current]
+	return changes[s.ordinal] || changes[everyChange]
+}
+
+// together applies the group as one target transaction. After an error nothing of
+// it is committed, unless the connection is gone.
+func (s *Session) together(group []*txn.Transaction) error {
 	begun := false
-	for i, t := range group {
-		s.current = i
+	for _, t := range group {
+		s.current, s.ordinal = t, 0
 		if t.Kind != txn.Commit {
-			return transactionError(t.XID, t.EndLSN, decoder.TypePrepare, nil,
-				fmt.Errorf("two-phase transactions are not there yet (%v)", t.Kind))
+			return transactionError(t, decoder.TypePrepare, nil, fmt.Errorf("two-phase transactions are not there yet (%v)", t.Kind))
 		}
 		changes := t.Changes()
-		for {
+		for ; ; s.ordinal++ {
 			change, err := changes.Next()
-			if err == io.EOF {
+			if err == io.EOF { //nolint:errorlint // Next returns it bare
 				break
 			}
 			if err != nil {
-				return transactionError(t.XID, t.EndLSN, decoder.TypeCommit, nil, err)
+				return transactionError(t, decoder.TypeCommit, nil, err)
 			}
 			if !begun {
 				if err := s.control(opOther, beginStatement); err != nil {
 					return err
 				}
 				begun = true
+				s.begun++
 			}
 			if err := s.change(change); err != nil {
 				return err
@@ -149,6 +210,9 @@ func (s *Session) commit(last *txn.Transaction) error {
 	if err := s.drain(0); err != nil {
 		return err
 	}
+	if s.doubt {
+		return errNotSure
+	}
 	if err := s.control(opOther, setupStatement, last.EndLSN.String(), timestamp(last.Time)); err != nil {
 		return err
 	}
@@ -163,7 +227,7 @@ func (s *Session) control(op operation, statement string, parameters ...string) 
 	for _, parameter := range parameters {
 		s.values = append(s.values, []byte(parameter))
 	}
-	return verdict(s.pipe.Exec(uint64(op)<<56|uint64(s.current)<<32, statement, s.values, nil))
+	return verdict(s.pipe.Exec(s.token(op, nil), statement, s.values, nil))
 }
 
 // drain reads outcomes until at most limit are unread.
@@ -176,76 +240,60 @@ func (s *Session) drain(limit int) error {
 		if !some {
 			return nil
 		}
-		op, index, number := unpack(result.Token)
-		switch op {
+		switch token := result.Token; token.op {
 		case opInsert:
 			s.outcome.Inserts += result.Tag.RowsAffected()
 		case opUpdate, opDelete:
-			if err := s.changed(op, index, s.ordered[number], result.Tag.RowsAffected()); err != nil {
-				return err
-			}
+			s.changed(token, result.Tag.RowsAffected())
 		case opTruncate:
 			s.outcome.Truncates++
 		case opCommit:
 			// A failed block answers COMMIT without an error.
 			if tag := result.Tag.String(); tag != "COMMIT" {
-				return s.rejected(result.Token, fmt.Errorf("the target answered COMMIT with %s", tag))
+				return s.rejected(token, fmt.Errorf("the target answered COMMIT with %s", tag))
 			}
 		}
 	}
 	return nil
 }
 
-// rejected gives an error of the pipeline the place of the statement it belongs to.
-func (s *Session) rejected(token uint64, err error) error {
+// changed counts the rows of an UPDATE or DELETE that was sent without waiting. One
+// row is as it should be; anything else wants a closer look.
+func (s *Session) changed(token token, rows int64) {
+	if rows != 1 {
+		s.suspect(token.transaction, token.ordinal)
+		s.doubt = true
+		return
+	}
+	if token.op == opUpdate {
+		s.outcome.Updates++
+	} else {
+		s.outcome.Deletes++
+	}
+}
+
+// rejected handles an error of the pipeline: that of a change makes it a suspect,
+// which a later try looks at closely; any other gets its place.
+func (s *Session) rejected(token token, err error) error {
 	if lost(err) {
 		return &ConnectionError{Err: err}
 	}
-	op, index, number := unpack(token)
-	if index >= len(s.group) {
-		return err
+	if token.transaction == nil {
+		return err // of no transaction: a query between two
 	}
-	t := s.group[index]
-	var relation *decoder.Relation
-	if op != opOther && op != opCommit {
-		relation = s.ordered[number].relation
-	}
-	return transactionError(t.XID, t.EndLSN, op.message(), relation, err)
-}
-
-// changed counts the rows of an UPDATE or DELETE.
-func (s *Session) changed(op operation, index int, t *table, rows int64) error {
-	switch {
-	case rows == 0 && t.bound.Search == catalog.ByRow && !s.exact, rows > 1 && !s.exact:
+	switch token.op {
+	case opInsert, opUpdate, opDelete:
+		s.suspect(token.transaction, token.ordinal)
 		return errNotSure
-	case rows > 1:
-		transaction := s.group[index]
-		return transactionError(transaction.XID, transaction.EndLSN, op.message(), t.relation, fmt.Errorf("the key matches %d rows", rows))
-	case rows == 0:
-		s.missing(op, index, t)
-	case op == opUpdate:
-		s.outcome.Updates += rows
-	default:
-		s.outcome.Deletes += rows
+	case opPin:
+		// The table was changed since it was bound. The roll back forgets that.
+		return errNotSure
 	}
-	return nil
-}
-
-// missing skips a row that the target does not have, as the native subscription does.
-func (s *Session) missing(op operation, index int, t *table) {
-	kind := "update_missing"
-	if op == opDelete {
-		kind = "delete_missing"
-		s.outcome.DeleteMissing++
-	} else {
-		s.outcome.UpdateMissing++
+	var relation *decoder.Relation
+	if token.table != nil {
+		relation = token.table.relation
 	}
-	if entry := s.log.Check(zap.WarnLevel, "conflict: the row to change is missing on the target, skipped"); entry != nil {
-		transaction := s.group[index]
-		entry.Write(zap.String("conflict", kind),
-			zap.String("schema", t.relation.Namespace), zap.String("table", t.relation.Name),
-			zap.Uint32("xid", transaction.XID), zap.Stringer("finished_at", transaction.EndLSN))
-	}
+	return transactionError(token.transaction, token.op.message(), relation, err)
 }
 
 // rollBack undoes whatever is open and makes the session as new: no transaction,
@@ -254,7 +302,7 @@ func (s *Session) rollBack() error {
 	if err := s.pipe.Recover(); err != nil {
 		return verdict(err)
 	}
-	s.group, s.current = nil, 0
+	s.current, s.doubt = nil, false
 	if s.pipe.TxStatus() != 'I' {
 		if err := s.control(opOther, rollbackStatement); err != nil {
 			return err
@@ -268,4 +316,16 @@ func (s *Session) rollBack() error {
 	}
 	s.forgetAll()
 	return s.finish()
+}
+
+// pin makes the target transaction fail if the table is not what it was when it was
+// bound. It follows the first change of the table, which has locked it.
+func (s *Session) pin(t *table) error {
+	if t.pinned == s.begun {
+		return nil
+	}
+	t.pinned = s.begun
+	version := &t.bound.Version
+	s.values = append(s.values[:0], []byte(version.Table), []byte(version.TableXID), []byte(version.Index), []byte(version.IndexXID))
+	return verdict(s.pipe.Exec(s.token(opPin, t), pinStatement, s.values, nil))
 }

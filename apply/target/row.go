@@ -8,19 +8,21 @@ import (
 	"pgapply/apply/catalog"
 	"pgapply/decoder"
 	"pgapply/decoder/txn"
-	"pgapply/internal/pgpipe"
 )
 
 // table is a relation of the publisher bound to the target, with the statements
 // that were prepared for it on this session.
 type table struct {
-	number   uint32 // index in Session.ordered
 	relation *decoder.Relation
 	// bound is nil when the table is not part of the subscription.
 	bound   *catalog.Table
 	insert  *prepared
 	updates []*prepared
 	deletes []*prepared
+	// pinned is the target transaction, by its number, that has pinned the table.
+	pinned int
+	// unique are its unique indexes, read when a conflict asks for them.
+	unique []catalog.UniqueIndex
 }
 
 // prepared is a statement as the server knows it.
@@ -66,6 +68,9 @@ func (s *Session) change(change txn.Change) error {
 	case *decoder.Delete:
 		err = s.updateOrDelete(t, opDelete, message.Old, nil)
 	}
+	if err == nil {
+		err = s.pin(t)
+	}
 	if err != nil {
 		return s.failure(change.Message.Type(), change.Relation, err)
 	}
@@ -81,8 +86,7 @@ func (s *Session) failure(operation decoder.Type, relation *decoder.Relation, er
 	if err == nil || placed(err) {
 		return err
 	}
-	t := s.group[s.current]
-	return transactionError(t.XID, t.EndLSN, operation, relation, err)
+	return transactionError(s.current, operation, relation, err)
 }
 
 // table finds the relation's binding, or makes it.
@@ -92,9 +96,7 @@ func (s *Session) table(relation *decoder.Relation) (*table, error) {
 		t.relation = relation
 		return t, nil
 	}
-	number := uint32(len(s.ordered))
 	if t != nil {
-		number = t.number
 		s.forget(t)
 	}
 	// A table's binding is read from the catalogs between its changes, by this
@@ -102,7 +104,7 @@ func (s *Session) table(relation *decoder.Relation) (*table, error) {
 	if err := s.drain(0); err != nil {
 		return nil, err
 	}
-	t = &table{number: number, relation: relation}
+	t = &table{relation: relation}
 	if relation.Namespace != stateSchema && s.options.Member(relation.Namespace, relation.Name) {
 		bound, err := catalog.Load(s.pipe, relation, s.options.Binary)
 		if err != nil {
@@ -113,11 +115,6 @@ func (s *Session) table(relation *decoder.Relation) (*table, error) {
 		return nil, err
 	}
 	s.tables[relation.ID] = t
-	// With every outcome read, no token refers to what had the number before.
-	if int(number) == len(s.ordered) {
-		s.ordered = append(s.ordered, nil)
-	}
-	s.ordered[number] = t
 	return t, nil
 }
 
@@ -159,7 +156,6 @@ func (s *Session) forgetAll() {
 	for _, t := range s.tables {
 		s.forget(t)
 	}
-	s.ordered = s.ordered[:0]
 }
 
 func (s *Session) insert(t *table, message *decoder.Insert) error {
@@ -169,6 +165,9 @@ func (s *Session) insert(t *table, message *decoder.Insert) error {
 			// did not send the value that the row has there. NULL would be a lie.
 			return unsentError(t.bound.Columns[i].Name)
 		}
+	}
+	if s.suspected() {
+		return s.exactInsert(t, message.New)
 	}
 	if t.insert == nil {
 		t.insert = s.prepareStatement(t, opInsert, insertStatement(t.bound), nil)
@@ -192,8 +191,8 @@ func (s *Session) updateOrDelete(t *table, op operation, search, newer decoder.T
 	if err := searchable(t.bound, search); err != nil {
 		return err
 	}
-	if t.bound.Search == catalog.ByRow && s.exact {
-		return s.exactByRow(t, op, search, newer)
+	if s.suspected() {
+		return s.exactChange(t, op, search, newer)
 	}
 	s.shape = appendShape(s.shape[:0], t.bound, search, newer)
 	list := &t.updates
@@ -207,9 +206,9 @@ func (s *Session) updateOrDelete(t *table, op operation, search, newer decoder.T
 			*list = append((*list)[:0], (*list)[1:]...)
 		}
 		if op == opDelete {
-			p = s.prepareStatement(t, op, deleteStatement(t.bound, search), s.shape)
+			p = s.prepareStatement(t, op, deleteStatement(t.bound, s.ours, search), s.shape)
 		} else {
-			p = s.prepareStatement(t, op, updateStatement(t.bound, search, newer), s.shape)
+			p = s.prepareStatement(t, op, updateStatement(t.bound, s.ours, search, newer), s.shape)
 		}
 		*list = append(*list, p)
 	}
@@ -247,7 +246,7 @@ func (s *Session) prepareStatement(t *table, op operation, statement statement, 
 
 // execute sends one change through its statement. The tuples are the change's own
 // memory: they are copied into the connection's buffer before it returns.
-func (s *Session) execute(t *table, op operation, p *prepared, search, newer decoder.Tuple, extra ...[]byte) error {
+func (s *Session) execute(t *table, op operation, p *prepared, search, newer decoder.Tuple) error {
 	s.values, s.formats = s.values[:0], s.formats[:0]
 	for _, parameter := range p.parameters {
 		tuple := newer
@@ -265,10 +264,6 @@ func (s *Session) execute(t *table, op operation, p *prepared, search, newer dec
 		s.values = append(s.values, value.Data)
 		s.formats = append(s.formats, format)
 	}
-	for _, value := range extra {
-		s.values = append(s.values, value)
-		s.formats = append(s.formats, 0)
-	}
 	return verdict(s.pipe.Exec(s.token(op, t), p.name, s.values, s.formats))
 }
 
@@ -277,41 +272,6 @@ func binaryError(t *table, column int) error {
 		Reason: fmt.Sprintf(`column "%s" arrives in the binary form of the publisher's type, which is not the type of the target's column`, t.bound.Columns[column].Name),
 		Hint:   "run with --binary=false, or give the column the publisher's type",
 	}
-}
-
-// exactByRow finds and locks one equal row, then changes it. Every outcome is
-// known before it returns.
-func (s *Session) exactByRow(t *table, op operation, search, newer decoder.Tuple) error {
-	if err := s.drain(0); err != nil {
-		return err
-	}
-	lookup := findStatement(t.bound, search)
-	parameters := make([]pgpipe.Parameter, len(lookup.parameters))
-	for i, parameter := range lookup.parameters {
-		value := search[parameter.column]
-		parameters[i] = pgpipe.Parameter{Value: value.Data, Type: lookup.types[i], Binary: value.Kind == decoder.Binary}
-		if parameters[i].Binary && !t.bound.Columns[parameter.column].TakesBinary {
-			return binaryError(t, parameter.column)
-		}
-	}
-	rows, err := s.pipe.QueryTyped(lookup.sql, parameters)
-	if err != nil {
-		return verdict(err)
-	}
-	if len(rows) == 0 {
-		s.missing(op, s.current, t)
-		return nil
-	}
-	second := deleteFoundStatement(t.bound)
-	if op == opUpdate {
-		second = updateFoundStatement(t.bound, search, newer)
-	}
-	p := s.prepareStatement(t, op, second, nil)
-	if err := s.execute(t, op, p, search, newer, rows[0][0], rows[0][1]); err != nil {
-		return err
-	}
-	s.pipe.Deallocate(p.name)
-	return s.drain(0)
 }
 
 // truncate empties the tables in one statement, so that foreign keys between them

@@ -20,11 +20,14 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"go.uber.org/zap"
 
+	"pgapply/apply/catalog"
+	"pgapply/conflict"
 	"pgapply/decoder"
 	"pgapply/decoder/txn"
 	"pgapply/internal/conninfo"
@@ -45,6 +48,14 @@ type Options struct {
 	SynchronousCommit string
 	// Binary says that the publisher sends values in binary form where it can.
 	Binary bool
+	// Subscription names it in what is recorded.
+	Subscription string
+	// Policies decide conflicts.
+	Policies conflict.Policies
+	// Node and PublisherNode are the system identifiers of the two servers.
+	Node, PublisherNode string
+	// LogRows lets rows of conflicts appear in the log.
+	LogRows bool
 	// Member tells whether a table belongs to the subscription. Changes of other
 	// tables are left out, and counted.
 	Member func(schema, table string) bool
@@ -91,22 +102,34 @@ func settings(synchronousCommit string) map[string]string {
 type Session struct {
 	options Options
 	conn    *pgconn.PgConn
-	pipe    *pgpipe.Pipe
+	pipe    *pgpipe.Pipe[token]
 	log     *zap.Logger
 
 	// origin is the name of the acquired origin.
 	origin string
-	// tables by the publisher's relation ID, and by their number in tokens.
-	tables  map[uint32]*table
-	ordered []*table
+	// ours is an SQL condition on a row: that no other origin, and nobody on the
+	// target, wrote it last. It is empty where commit timestamps are not tracked.
+	ours string
+	// own holds the numbers of the subscription's origins, as text.
+	own []string
+	// tables by the publisher's relation ID.
+	tables map[uint32]*table
 	// statements counts the prepared statements ever made, for their names.
 	statements int
-	// exact applies rows one by one where the outcome of one decides the next.
+	// exact: the transaction in work is applied alone, and what is known of its
+	// suspects counts.
 	exact bool
-	// group holds the transactions in work, and current the one whose changes
-	// are being sent.
-	group   []*txn.Transaction
-	current int
+	// suspects are the changes of each transaction, by their number in it, that did
+	// not have the expected outcome when they were sent without waiting.
+	suspects map[*txn.Transaction]map[int]bool
+	// doubt: this try has found some, so it must not commit.
+	doubt bool
+	// current is the transaction whose changes are being sent, ordinal the number of
+	// the change in it.
+	current *txn.Transaction
+	ordinal int
+	// begun counts the target transactions, to know which tables one has pinned.
+	begun int
 	// outcome of the group in work; what is not committed yet counts in it too.
 	outcome Outcome
 
@@ -136,7 +159,7 @@ func Open(ctx context.Context, options Options) (*Session, error) {
 	s := &Session{
 		options: options, conn: conn, log: options.Log,
 		tables: make(map[uint32]*table),
-		pipe:   pgpipe.New(conn),
+		pipe:   pgpipe.New[token](conn),
 	}
 	if err := s.prepare(); err != nil {
 		s.Close()
@@ -152,6 +175,7 @@ const (
 	rollbackStatement = "rollback"
 	setupStatement    = "setup"
 	resetStatement    = "reset"
+	pinStatement      = "pin"
 )
 
 func (s *Session) prepare() error {
@@ -180,8 +204,9 @@ func (s *Session) prepare() error {
 		rollbackStatement: "ROLLBACK",
 		setupStatement:    origin.SetupSQL,
 		resetStatement:    origin.ResetSQL,
+		pinStatement:      catalog.PinSQL,
 	} {
-		s.pipe.Prepare(0, name, sql, nil)
+		s.pipe.Prepare(token{}, name, sql, nil)
 	}
 	return s.finish()
 }
@@ -211,12 +236,26 @@ func (s *Session) finish() error {
 }
 
 // AcquireOrigin makes the origin the session's own and returns its progress: the
-// end of the last transaction that committed under it.
-func (s *Session) AcquireOrigin(name string) (lsn.LSN, error) {
+// end of the last transaction that committed under it. own are the numbers of all
+// origins that the subscription ever had: what they wrote is ours.
+func (s *Session) AcquireOrigin(name string, own []uint32) (lsn.LSN, error) {
 	if err := origin.Acquire(s, name); err != nil {
 		return 0, err
 	}
 	s.origin = name
+	s.own = s.own[:0]
+	for _, number := range own {
+		s.own = append(s.own, strconv.FormatUint(uint64(number), 10))
+	}
+	rows, err := s.Query(`SELECT pg_catalog.current_setting('track_commit_timestamp')`)
+	if err != nil {
+		return 0, err
+	}
+	if string(rows[0][0]) == "on" {
+		// NULL is a row from before the tracking, or of this very transaction.
+		s.ours = "coalesce((pg_catalog.pg_xact_commit_timestamp_origin(xmin)).roident = ANY ('{" +
+			strings.Join(s.own, ",") + "}'::pg_catalog.oid[]), true)"
+	}
 	return origin.Progress(s, name)
 }
 

@@ -11,6 +11,13 @@ import (
 	"pgapply/decoder"
 )
 
+// Types of parameters that are not a column's (pg_type.dat).
+const (
+	oidType   = 26
+	tidType   = 27
+	jsonbType = 3802
+)
+
 // statement is the SQL text of one shape of change and says which values of the
 // change are its parameters.
 type statement struct {
@@ -32,13 +39,13 @@ type parameter struct {
 type shape []byte
 
 func appendShape(s shape, table *catalog.Table, search, newer decoder.Tuple) shape {
-	if sameTuple(search, newer) {
-		s = append(s, 'k')
-	}
-	for _, value := range newer {
-		if value.Kind == decoder.Unchanged {
+	for i, value := range newer {
+		switch {
+		case value.Kind == decoder.Unchanged:
 			s = append(s, 'u')
-		} else {
+		case keepsIdentity(table, search, newer, i):
+			s = append(s, 'i')
+		default:
 			s = append(s, 's')
 		}
 	}
@@ -66,6 +73,8 @@ func (s shape) equal(other shape) bool { return bytes.Equal(s, other) }
 type builder struct {
 	strings.Builder
 	table *catalog.Table
+	// ours is a condition that the row must meet, or empty; see Session.ours.
+	ours string
 	statement
 }
 
@@ -123,8 +132,8 @@ func separator(i int, first, later string) string {
 
 // updateStatement sets every column that was sent, also those whose value did not
 // change: triggers on UPDATE OF a column fire for it as they do natively.
-func updateStatement(table *catalog.Table, search, newer decoder.Tuple) statement {
-	b := builder{table: table}
+func updateStatement(table *catalog.Table, ours string, search, newer decoder.Tuple) statement {
+	b := builder{table: table, ours: ours}
 	b.update(search, newer)
 	b.where(search)
 	return b.build()
@@ -149,15 +158,21 @@ func (b *builder) update(search, newer decoder.Tuple) {
 }
 
 // keepsIdentity tells whether column i is an identity column GENERATED ALWAYS,
-// which an UPDATE may not name, that keeps its value: it is part of the key that
-// the row is found by, and that key is the new tuple's own.
+// which an UPDATE may not name, and keeps its value: the row is searched by the new
+// tuple itself, or the old tuple has the same value.
 func keepsIdentity(table *catalog.Table, search, newer decoder.Tuple, i int) bool {
 	column := &table.Columns[i]
-	return column.IdentityAlways && column.Key && table.Search == catalog.ByKey && sameTuple(search, newer)
+	if !column.IdentityAlways {
+		return false
+	}
+	if sameTuple(search, newer) {
+		return column.Key && table.Search == catalog.ByKey
+	}
+	return search[i].Kind == newer[i].Kind && bytes.Equal(search[i].Data, newer[i].Data)
 }
 
-func deleteStatement(table *catalog.Table, search decoder.Tuple) statement {
-	b := builder{table: table}
+func deleteStatement(table *catalog.Table, ours string, search decoder.Tuple) statement {
+	b := builder{table: table, ours: ours}
 	b.WriteString("DELETE FROM " + reference(table))
 	b.where(search)
 	return b.build()
@@ -166,19 +181,24 @@ func deleteStatement(table *catalog.Table, search decoder.Tuple) statement {
 // where adds the condition that names the row. By key it is the key's own
 // equality. By row it is one row out of those that are equal in every column.
 func (b *builder) where(search decoder.Tuple) {
-	if b.table.Search == catalog.ByKey {
-		b.WriteString(" WHERE ")
+	b.WriteString(" WHERE ")
+	switch {
+	case b.table.Search == catalog.ByKey:
 		b.conditions(search)
-		return
+	case b.table.Partitioned:
+		b.oneOf("tableoid, ctid", "(tableoid, ctid)", search)
+	default:
+		b.oneOf("ctid", "ctid", search)
 	}
-	// A concurrent update of the row makes this statement find nothing although
-	// another one may be equal: the caller takes 0 rows as "not sure".
-	row := "ctid"
-	if b.table.Partitioned {
-		row = "(tableoid, ctid)"
+	if b.ours != "" {
+		b.WriteString(" AND " + b.ours)
 	}
-	columns := strings.Trim(row, "()")
-	b.WriteString(" WHERE " + row + " = (SELECT " + columns + " FROM " + reference(b.table) + " WHERE ")
+}
+
+// oneOf picks one row. A concurrent update of it makes the statement find nothing
+// although another row may be equal: the caller takes 0 rows as "not sure".
+func (b *builder) oneOf(columns, row string, search decoder.Tuple) {
+	b.WriteString(row + " = (SELECT " + columns + " FROM " + reference(b.table) + " WHERE ")
 	b.conditions(search)
 	b.WriteString(" LIMIT 1 FOR UPDATE)")
 }
@@ -211,19 +231,8 @@ func (b *builder) conditions(search decoder.Tuple) {
 	}
 }
 
-// An exact update or delete by row takes two statements. The first locks one row
-// and says where it is; unlike a single statement it goes on to the next equal row
-// when a concurrent transaction changed the first.
-func findStatement(table *catalog.Table, search decoder.Tuple) statement {
-	b := builder{table: table}
-	b.WriteString("SELECT tableoid, ctid FROM " + reference(table) + " WHERE ")
-	b.conditions(search)
-	b.WriteString(" LIMIT 1 FOR UPDATE")
-	return b.build()
-}
-
-// updateFoundStatement and deleteFoundStatement are the second: their last two
-// parameters are what findStatement returned.
+// updateFoundStatement and deleteFoundStatement change the row that was found and
+// locked before: their last two parameters are its tableoid and ctid.
 func updateFoundStatement(table *catalog.Table, search, newer decoder.Tuple) statement {
 	b := builder{table: table}
 	b.update(search, newer)
@@ -239,7 +248,6 @@ func deleteFoundStatement(table *catalog.Table) statement {
 }
 
 func (b *builder) whereFound() {
-	const oidType, tidType = 26, 27 // pg_type.dat
 	first := len(b.parameters) + 1
 	b.types = append(b.types, oidType, tidType)
 	b.WriteString(" WHERE tableoid = $" + strconv.Itoa(first) + " AND ctid = $" + strconv.Itoa(first+1))

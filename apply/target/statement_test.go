@@ -9,6 +9,7 @@ import (
 
 	"pgapply/apply/catalog"
 	"pgapply/decoder"
+	"pgapply/decoder/txn"
 )
 
 func example() *catalog.Table {
@@ -40,22 +41,24 @@ func TestStatements(t *testing.T) {
 	require.Equal(t, []uint32{23, 25, 114}, insert.types)
 	require.Equal(t, `INSERT INTO "s""x"."t" DEFAULT VALUES`, insertStatement(&catalog.Table{Schema: `s"x`, Name: "t"}).sql)
 
-	update := updateStatement(table, newer, newer)
+	update := updateStatement(table, "", newer, newer)
 	require.Equal(t, `UPDATE ONLY "s""x"."t" SET "a""b" = $1, "j" = $2 WHERE "id" OPERATOR(pg_catalog.=) $3`, update.sql,
 		"an identity column that is always generated keeps its value without being named")
 	require.Equal(t, []parameter{{false, 1}, {false, 2}, {true, 0}}, update.parameters)
+	old := tuple("tnn")
+	old[0].Data = []byte("other")
 	require.Equal(t, `UPDATE ONLY "s""x"."t" SET "id" = $1, "a""b" = $2 WHERE "id" OPERATOR(pg_catalog.=) $3`,
-		updateStatement(table, tuple("tnn"), tuple("ttu")).sql)
-	require.Equal(t, `DELETE FROM ONLY "s""x"."t" WHERE "id" OPERATOR(pg_catalog.=) $1`, deleteStatement(table, tuple("tnn")).sql)
+		updateStatement(table, "", old, tuple("ttu")).sql)
+	require.Equal(t, `DELETE FROM ONLY "s""x"."t" WHERE "id" OPERATOR(pg_catalog.=) $1`, deleteStatement(table, "", tuple("tnn")).sql)
 	unchanged := tuple("tuu")
-	require.Equal(t, `UPDATE ONLY "s""x"."t" SET "id" = "id" WHERE "id" OPERATOR(pg_catalog.=) $1`, updateStatement(table, unchanged, unchanged).sql)
+	require.Equal(t, `UPDATE ONLY "s""x"."t" SET "id" = "id" WHERE "id" OPERATOR(pg_catalog.=) $1`, updateStatement(table, "", unchanged, unchanged).sql)
 
 	table.Search = catalog.ByRow
 	require.Equal(t, `DELETE FROM ONLY "s""x"."t" WHERE ctid = (SELECT ctid FROM ONLY "s""x"."t" WHERE "id" OPERATOR(pg_catalog.=) $1 AND "a""b" IS NULL `+
-		`AND pg_catalog.record_image_eq(ROW("j"), ROW($2)) LIMIT 1 FOR UPDATE)`, deleteStatement(table, tuple("tnt")).sql)
+		`AND pg_catalog.record_image_eq(ROW("j"), ROW($2)) LIMIT 1 FOR UPDATE)`, deleteStatement(table, "", tuple("tnt")).sql)
 	table.Partitioned = true
-	require.Equal(t, `SELECT tableoid, ctid FROM "s""x"."t" WHERE "id" OPERATOR(pg_catalog.=) $1 AND "a""b" IS NULL AND "j" IS NULL LIMIT 1 FOR UPDATE`,
-		findStatement(table, tuple("tnn")).sql)
+	require.Equal(t, `DELETE FROM "s""x"."t" WHERE (tableoid, ctid) = (SELECT tableoid, ctid FROM "s""x"."t" WHERE "id" OPERATOR(pg_catalog.=) $1 AND "a""b" IS NULL `+
+		`AND "j" IS NULL LIMIT 1 FOR UPDATE) AND ours`, deleteStatement(table, "ours", tuple("tnn")).sql)
 	require.Equal(t, `DELETE FROM "s""x"."t" WHERE tableoid = $1 AND ctid = $2`, deleteFoundStatement(table).sql)
 	found := updateFoundStatement(table, tuple("tnn"), tuple("utt"))
 	require.Equal(t, `UPDATE "s""x"."t" SET "a""b" = $1, "j" = $2 WHERE tableoid = $3 AND ctid = $4`, found.sql)
@@ -66,12 +69,13 @@ func TestStatements(t *testing.T) {
 func TestShape(t *testing.T) {
 	table := example()
 	table.Search = catalog.ByRow
-	newer := tuple("ttt")
+	newer, old := tuple("ttt"), tuple("ttt")
+	old[0].Data = []byte("other")
 	shapes := map[string]string{}
 	for name, s := range map[string]shape{
-		"by the new row": appendShape(nil, table, newer, newer),
-		"by an old row":  appendShape(nil, table, tuple("ttt"), newer),
-		"unchanged":      appendShape(nil, table, tuple("ttt"), tuple("ttu")),
+		"kept identity":  appendShape(nil, table, tuple("ttt"), newer),
+		"by an old row":  appendShape(nil, table, old, newer),
+		"unchanged":      appendShape(nil, table, old, tuple("ttu")),
 		"null in search": appendShape(nil, table, tuple("tnt"), newer),
 		"delete":         appendShape(nil, table, tuple("ttt"), nil),
 	} {
@@ -84,10 +88,11 @@ func TestShape(t *testing.T) {
 // TestErrorsHideValues: what an error says goes to logs.
 func TestErrorsHideValues(t *testing.T) {
 	relation := &decoder.Relation{Namespace: "public", Name: "t"}
-	err := transactionError(7, 0x10, decoder.TypeInsert, relation,
+	transaction := &txn.Transaction{XID: 7, EndLSN: 0x10}
+	err := transactionError(transaction, decoder.TypeInsert, relation,
 		&pgconn.PgError{Severity: "ERROR", Code: "22P02", Message: `invalid input syntax for type integer: "secret "quoted""`, Detail: "secret"})
 	require.Equal(t, `apply INSERT on public.t in transaction 7, finished at 0/10: invalid input syntax for type integer: "..." (SQLSTATE 22P02)`, err.Error())
-	err = transactionError(7, 0x10, decoder.TypeInsert, relation,
+	err = transactionError(transaction, decoder.TypeInsert, relation,
 		&pgconn.PgError{Severity: "ERROR", Code: "23505", Message: `duplicate key value violates unique constraint "t_pkey"`, Detail: "Key (id)=(secret)", ConstraintName: "t_pkey"})
 	require.NotContains(t, err.Error(), "secret")
 	require.Contains(t, err.Error(), "t_pkey")

@@ -4,7 +4,7 @@
 //
 //	Prepare, Exec ──► buffer ──Flush──► server
 //	     token                             │
-//	  Result{Token} ◄────── Next ◄─────────┘
+//	  Result[T]{Token} ◄────── Next ◄─────────┘
 //
 // After an error the server ignores everything up to the next Sync: Recover
 // sends it and reads on to the end. The package knows nothing of transactions,
@@ -24,22 +24,23 @@ import (
 const flushAt = 128 << 10
 
 // Result is the outcome of one statement.
-type Result struct {
-	// Token is the number that was given to Exec.
-	Token uint64
+type Result[T any] struct {
+	// Token is what was given to Exec.
+	Token T
 	// Tag is the command tag, such as "UPDATE 1".
 	Tag pgconn.CommandTag
 }
 
 // request is something that was sent and whose outcome was not read yet.
-type request struct{ token uint64 }
+type request[T any] struct{ token T }
 
-// Pipe is one connection in pipeline mode. It is not safe for concurrent use.
-type Pipe struct {
+// Pipe is one connection in pipeline mode. It is not safe for concurrent use. T is
+// what a sender wants to know a statement by when its outcome comes.
+type Pipe[T any] struct {
 	conn     *pgconn.PgConn
 	pipeline *pgconn.Pipeline
 	// sent[head:] are the requests whose outcomes are still to be read, in order.
-	sent []request
+	sent []request[T]
 	head int
 	// unflushed counts the bytes that were queued since the last flush.
 	unflushed int
@@ -49,32 +50,32 @@ type Pipe struct {
 
 // New puts the connection into pipeline mode. The connection belongs to the pipe
 // from then on. There is no context: a pipe is stopped by closing its connection.
-func New(conn *pgconn.PgConn) *Pipe {
-	return &Pipe{conn: conn, pipeline: conn.StartPipeline(context.Background())}
+func New[T any](conn *pgconn.PgConn) *Pipe[T] {
+	return &Pipe[T]{conn: conn, pipeline: conn.StartPipeline(context.Background())}
 }
 
 // Prepare queues the preparation of a named statement. Next returns its token only
 // with an error.
-func (p *Pipe) Prepare(token uint64, name, sql string, types []uint32) {
+func (p *Pipe[T]) Prepare(token T, name, sql string, types []uint32) {
 	p.pipeline.SendPrepare(name, sql, types)
-	p.push(request{token: token}, len(name)+len(sql))
+	p.push(request[T]{token}, len(name)+len(sql))
 }
 
 // Deallocate queues the removal of a prepared statement.
-func (p *Pipe) Deallocate(name string) {
+func (p *Pipe[T]) Deallocate(name string) {
 	p.pipeline.SendDeallocate(name)
-	p.push(request{}, len(name))
+	p.push(request[T]{}, len(name))
 }
 
 // Exec queues one execution of a prepared statement. Nil values are NULL; formats
 // are those of pgconn (none: all text). The values are copied before it returns.
-func (p *Pipe) Exec(token uint64, name string, values [][]byte, formats []int16) error {
+func (p *Pipe[T]) Exec(token T, name string, values [][]byte, formats []int16) error {
 	p.pipeline.SendQueryPrepared(name, values, formats, nil)
 	size := 32
 	for _, value := range values {
 		size += len(value) + 4
 	}
-	p.push(request{token}, size)
+	p.push(request[T]{token}, size)
 	if p.unflushed >= flushAt {
 		return p.Flush()
 	}
@@ -83,13 +84,13 @@ func (p *Pipe) Exec(token uint64, name string, values [][]byte, formats []int16)
 
 // Sync queues the end of a unit of work: the server forgets an error there and,
 // outside of a transaction block, commits. Its answer is read by Next on the way.
-func (p *Pipe) Sync() {
+func (p *Pipe[T]) Sync() {
 	p.pipeline.SendPipelineSync()
 	p.syncs++
-	p.push(request{}, 5)
+	p.push(request[T]{}, 5)
 }
 
-func (p *Pipe) push(r request, size int) {
+func (p *Pipe[T]) push(r request[T], size int) {
 	if p.head == len(p.sent) {
 		p.sent, p.head = p.sent[:0], 0
 	}
@@ -98,10 +99,10 @@ func (p *Pipe) push(r request, size int) {
 }
 
 // Waiting returns how many outcomes are still to be read.
-func (p *Pipe) Waiting() int { return len(p.sent) - p.head }
+func (p *Pipe[T]) Waiting() int { return len(p.sent) - p.head }
 
 // Flush sends what is queued and asks the server to send all outcomes.
-func (p *Pipe) Flush() error {
+func (p *Pipe[T]) Flush() error {
 	if p.unflushed == 0 {
 		return nil
 	}
@@ -116,31 +117,31 @@ func (p *Pipe) Flush() error {
 // Next reads the outcome of the oldest statement whose outcome was not read yet;
 // outcomes of Prepare and Deallocate are read on the way. It reports false when
 // there is none left. After a *pgconn.PgError only Recover may follow.
-func (p *Pipe) Next() (Result, bool, error) {
+func (p *Pipe[T]) Next() (Result[T], bool, error) {
 	for p.head < len(p.sent) {
 		if err := p.Flush(); err != nil {
-			return Result{}, false, err
+			return Result[T]{}, false, err
 		}
 		r := p.sent[p.head]
 		p.head++
 		outcome, err := p.pipeline.GetResults()
 		if err != nil {
-			return Result{Token: r.token}, true, err
+			return Result[T]{Token: r.token}, true, err
 		}
 		switch outcome := outcome.(type) {
 		case *pgconn.ResultReader:
 			tag, err := outcome.Close()
-			return Result{Token: r.token, Tag: tag}, true, err
+			return Result[T]{Token: r.token, Tag: tag}, true, err
 		case *pgconn.PipelineSync:
 			p.syncs--
 		case nil:
-			return Result{}, false, errors.New("read from the target: no outcome for a statement that was sent")
+			return Result[T]{}, false, errors.New("read from the target: no outcome for a statement that was sent")
 		}
 	}
-	return Result{}, false, nil
+	return Result[T]{}, false, nil
 }
 
-// Parameter is one value of a QueryTyped.
+// Parameter is one value of a Run.
 type Parameter struct {
 	Value  []byte // nil is NULL
 	Type   uint32 // zero lets the server infer it
@@ -150,16 +151,21 @@ type Parameter struct {
 // Query runs one statement by itself, with text parameters whose types the server
 // infers, and returns its rows as text; a nil field is NULL. All earlier outcomes
 // must have been read. After a *pgconn.PgError only Recover may follow.
-func (p *Pipe) Query(sql string, parameters ...string) ([][][]byte, error) {
+func (p *Pipe[T]) Query(sql string, parameters ...string) ([][][]byte, error) {
 	typed := make([]Parameter, len(parameters))
 	for i, parameter := range parameters {
 		typed[i].Value = []byte(parameter)
 	}
-	return p.QueryTyped(sql, typed)
+	result, err := p.Run(sql, typed)
+	if err != nil {
+		return nil, err
+	}
+	return result.Rows, nil
 }
 
-// QueryTyped is Query with parameters of given types and formats.
-func (p *Pipe) QueryTyped(sql string, parameters []Parameter) ([][][]byte, error) {
+// Run is Query with parameters of given types and formats, and tells the command
+// tag too.
+func (p *Pipe[T]) Run(sql string, parameters []Parameter) (*pgconn.Result, error) {
 	if p.Waiting() > 0 {
 		return nil, errors.New("query on the target while outcomes of earlier statements are unread")
 	}
@@ -187,13 +193,13 @@ func (p *Pipe) QueryTyped(sql string, parameters []Parameter) ([][][]byte, error
 		return nil, fmt.Errorf("read from the target: unexpected outcome %T of a query", outcome)
 	}
 	result := reader.Read()
-	return result.Rows, result.Err
+	return result, result.Err
 }
 
 // Recover leaves the ignored state after an error: it sends a Sync, unless one is
 // on its way already, and reads everything up to it. A transaction block that was
 // open is a failed one then.
-func (p *Pipe) Recover() error {
+func (p *Pipe[T]) Recover() error {
 	if p.syncs == 0 {
 		p.Sync()
 	}
@@ -224,4 +230,4 @@ func (p *Pipe) Recover() error {
 }
 
 // TxStatus is the transaction status as of the last Sync: 'I', 'T' or 'E'.
-func (p *Pipe) TxStatus() byte { return p.conn.TxStatus() }
+func (p *Pipe[T]) TxStatus() byte { return p.conn.TxStatus() }

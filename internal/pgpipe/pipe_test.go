@@ -14,12 +14,12 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-func open(t *testing.T) *pgpipe.Pipe {
+func open(t *testing.T) *pgpipe.Pipe[uint64] {
 	t.Helper()
 	conn, err := pgconn.Connect(t.Context(), pgtest.Database(t, pgtest.SharedServer(t)))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, conn.Conn().Close()) })
-	p := pgpipe.New(conn)
+	p := pgpipe.New[uint64](conn)
 	_, err = p.Query(`CREATE TABLE t (id int PRIMARY KEY)`)
 	require.NoError(t, err)
 	p.Sync()
@@ -79,7 +79,7 @@ func TestRecover(t *testing.T) {
 			p.Sync()
 		}
 		var err error
-		var result pgpipe.Result
+		var result pgpipe.Result[uint64]
 		for err == nil {
 			result, _, err = p.Next()
 		}
@@ -116,7 +116,7 @@ func TestFailedPrepare(t *testing.T) {
 	_, err = p.Query(`SELECT nonsense`)
 	require.Error(t, err)
 	require.NoError(t, p.Recover())
-	_, err = p.QueryTyped(`SELECT $1, $2`, []pgpipe.Parameter{{Value: []byte{0, 0, 0, 5}, Type: 23, Binary: true}, {}})
+	_, err = p.Run(`SELECT $1, $2`, []pgpipe.Parameter{{Value: []byte{0, 0, 0, 5}, Type: 23, Binary: true}, {}})
 	require.NoError(t, err)
 }
 
