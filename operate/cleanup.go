@@ -31,6 +31,8 @@ type Removal struct {
 	Slot    string   `json:"slot,omitempty"`
 	Origins []string `json:"origins"`
 	Tables  int      `json:"tables"`
+	// Conflicts is how many are recorded.
+	Conflicts int64 `json:"conflicts"`
 	// Done is what happened, one line each; empty before a confirmation.
 	Done []string `json:"done"`
 	// Remains is what was left on purpose and how to remove it by hand.
@@ -46,7 +48,11 @@ func (r *Removal) Plan() string {
 	if len(r.Origins) > 0 {
 		parts = append(parts, fmt.Sprintf("replication origins %s on the target", strings.Join(r.Origins, ", ")))
 	}
-	parts = append(parts, fmt.Sprintf("the state of subscription %q (%s)", r.Subscription, counted(int64(r.Tables), "table")))
+	what := counted(int64(r.Tables), "table")
+	if r.Conflicts > 0 {
+		what += ", " + counted(r.Conflicts, "recorded conflict")
+	}
+	parts = append(parts, fmt.Sprintf("the state of subscription %q (%s)", r.Subscription, what))
 	return strings.Join(parts, "; ") + ". Replicated rows stay."
 }
 
@@ -73,8 +79,8 @@ func Cleanup(ctx context.Context, options CleanupOptions) (*Removal, error) {
 		return nil, err
 	}
 	defer closeTarget(target.conn)
-	if target.server.InRecovery {
-		return nil, refused("connect to its primary", "the target is a standby and cannot be written to")
+	if err := target.writable(); err != nil {
+		return nil, err
 	}
 	removal := &Removal{Subscription: options.Name, Origins: []string{}, Done: []string{}, Remains: []string{}}
 	store, err := state.OpenExisting(ctx, target.conn, options.Name)
@@ -150,6 +156,9 @@ func (c *cleanup) look(ctx context.Context) (err error) {
 		return apply.TargetError(err)
 	}
 	c.removal.Tables = len(tables)
+	if c.removal.Conflicts, err = c.store.CountConflicts(ctx, state.ConflictFilter{}); err != nil {
+		return apply.TargetError(err)
+	}
 	server := c.target.server
 	if sub := c.subscription; sub != nil {
 		if !c.options.KeepSlot {

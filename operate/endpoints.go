@@ -2,6 +2,7 @@ package operate
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -43,6 +44,43 @@ func (e Endpoints) openTarget(ctx context.Context) (*targetSession, error) {
 		return nil, apply.TargetError(err)
 	}
 	return &targetSession{conn: conn, server: server}, nil
+}
+
+// openState is openTarget with the state of the subscription, which may still be
+// one that the state does not know.
+func (e Endpoints) openState(ctx context.Context) (*targetSession, *state.Store, error) {
+	target, err := e.openTarget(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	store, err := state.OpenExisting(ctx, target.conn, e.Name)
+	if err == nil {
+		return target, store, nil
+	}
+	closeTarget(target.conn)
+	if errors.Is(err, state.ErrNoSchema) {
+		return nil, nil, refused(unknownHint, "database %q on the target knows no subscription %q: %w", target.server.Database, e.Name, state.ErrNoSchema)
+	}
+	return nil, nil, apply.TargetError(err)
+}
+
+const unknownHint = "start it with `pgapply run`, or check --name and --target"
+
+// unknown says that the state has other subscriptions than this one.
+func (t *targetSession) unknown(ctx context.Context, store *state.Store) error {
+	names, err := store.Names(ctx)
+	if err != nil {
+		return apply.TargetError(err)
+	}
+	return refused(unknownHint, "database %q on the target knows no subscription %q, only %q", t.server.Database, store.Name(), names)
+}
+
+// writable refuses a standby, for what writes.
+func (t *targetSession) writable() error {
+	if t.server.InRecovery {
+		return refused("connect to its primary", "the target is a standby and cannot be written to")
+	}
+	return nil
 }
 
 // closeTarget says farewell. When that fails nothing is lost: the server has

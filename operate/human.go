@@ -40,6 +40,9 @@ func duration(d time.Duration) string {
 	return fmt.Sprintf("%dd%dh", int(d.Hours())/24, int(d.Hours())%24)
 }
 
+// moment writes a time to the second, in UTC.
+func moment(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
 // seconds is duration for a number of seconds.
 func seconds(n float64) string { return duration(time.Duration(n * float64(time.Second))) }
 

@@ -3,9 +3,9 @@ package operate
 import (
 	"fmt"
 	"strings"
-	"time"
 
 	"pgapply/apply/state"
+	"pgapply/conflict"
 )
 
 // Text writes the report for a person: one line for each thing, the name of the
@@ -14,7 +14,7 @@ func (r *Report) Text() string {
 	var page page
 	enabled := "enabled"
 	if !r.Enabled {
-		enabled = "paused"
+		enabled = r.paused()
 	}
 	page.line("subscription", "%s (%s)", r.Subscription, enabled)
 	r.runnerLines(&page)
@@ -28,11 +28,15 @@ func (r *Report) Text() string {
 	} else {
 		page.line("acknowledged", "%s", r.Slot.Acknowledged)
 	}
+	if r.SkipLSN != nil {
+		page.line("to skip", "the transaction that finishes at %s", r.SkipLSN)
+	}
 	page.line("tables", "%s", tablesLine(r.Tables))
+	page.line("conflicts", "%s", conflictsLine(r.Conflicts))
 	if r.LastError != "" {
 		when := ""
 		if r.LastErrorAt != nil {
-			when = " (" + r.LastErrorAt.UTC().Format(time.RFC3339) + ")"
+			when = " (" + moment(*r.LastErrorAt) + ")"
 		}
 		page.line("last error", "%s%s", r.LastError, when)
 		if r.LastErrorHint != "" {
@@ -49,9 +53,10 @@ func (r *Report) Text() string {
 type page struct{ text strings.Builder }
 
 func (p *page) line(label, format string, arguments ...any) {
-	content := strings.ReplaceAll(fmt.Sprintf(format, arguments...), "\n", " ")
-	fmt.Fprintf(&p.text, "%-14s%s\n", label, content)
+	fmt.Fprintf(&p.text, "%-14s%s\n", label, oneLine(fmt.Sprintf(format, arguments...)))
 }
+
+func oneLine(text string) string { return strings.ReplaceAll(text, "\n", " ") }
 
 func (r *Report) runnerLines(page *page) {
 	switch {
@@ -159,4 +164,27 @@ func tablesLine(tables map[string]int) string {
 		return "none"
 	}
 	return strings.Join(parts, ", ")
+}
+
+// conflictsLine names the types in their own order.
+func conflictsLine(stats state.ConflictStats) string {
+	if stats.Total == 0 {
+		return "none recorded"
+	}
+	var parts []string
+	rest := stats.Total
+	for _, kind := range conflict.Types() {
+		if n := stats.Types[string(kind)]; n > 0 {
+			parts = append(parts, count(n)+" "+string(kind))
+			rest -= n
+		}
+	}
+	if rest > 0 {
+		parts = append(parts, count(rest)+" other")
+	}
+	line := strings.Join(parts, ", ")
+	if stats.Last != nil {
+		line += "; the last at " + moment(*stats.Last)
+	}
+	return line + "; the table takes " + size(stats.Bytes)
 }

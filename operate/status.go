@@ -2,7 +2,6 @@ package operate
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -22,11 +21,16 @@ const (
 // names are stable: fields are added, never renamed.
 type Report struct {
 	Subscription string `json:"subscription"`
-	// Enabled is false while the subscription is paused.
-	Enabled bool       `json:"enabled"`
-	Target  TargetView `json:"target"`
-	Runner  RunnerView `json:"runner"`
-	Slot    SlotRecord `json:"slot"`
+	// Enabled is false while the subscription is paused, since PausedAt and for
+	// PauseReason, which may be empty.
+	Enabled     bool       `json:"enabled"`
+	PausedAt    *time.Time `json:"paused_at,omitempty"`
+	PauseReason string     `json:"pause_reason,omitempty"`
+	// SkipLSN is where the transaction ends that is to be skipped; nil for none.
+	SkipLSN *state.Position `json:"skip_lsn,omitempty"`
+	Target  TargetView      `json:"target"`
+	Runner  RunnerView      `json:"runner"`
+	Slot    SlotRecord      `json:"slot"`
 	// Publisher is nil when no --source was given.
 	Publisher *PublisherView `json:"publisher,omitempty"`
 	// Status is the runner's last word, which may be old: see Runner. It is nil
@@ -34,6 +38,8 @@ type Report struct {
 	Status *state.Status `json:"status,omitempty"`
 	// Tables counts tables by the letter of their state.
 	Tables map[string]int `json:"tables"`
+	// Conflicts are those that are recorded on the target.
+	Conflicts state.ConflictStats `json:"conflicts"`
 	// LastError is the runner's, or the one that stopped the subscription.
 	LastError     string     `json:"last_error,omitempty"`
 	LastErrorHint string     `json:"last_error_hint,omitempty"`
@@ -105,25 +111,17 @@ type SlotView struct {
 // publisher that cannot be reached and a runner that does not live are findings
 // and not errors; they are among the Problems.
 func ReadStatus(ctx context.Context, ends Endpoints) (*Report, error) {
-	target, err := ends.openTarget(ctx)
+	target, store, err := ends.openState(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer closeTarget(target.conn)
-	const hint = "start it with `pgapply run`, or check --name and --target"
-	store, err := state.OpenExisting(ctx, target.conn, ends.Name)
-	if errors.Is(err, state.ErrNoSchema) {
-		return nil, refused(hint, "database %q on the target knows no subscription %q: %w", target.server.Database, ends.Name, state.ErrNoSchema)
-	}
-	if err != nil {
-		return nil, apply.TargetError(err)
-	}
 	seen, err := observe(ctx, store)
 	if err != nil {
 		return nil, apply.TargetError(err)
 	}
 	if seen.subscription == nil && seen.runner == nil && seen.holder == nil {
-		return nil, refused(hint, "database %q on the target knows no subscription %q, only %q", target.server.Database, ends.Name, seen.names)
+		return nil, target.unknown(ctx, store)
 	}
 	report := newReport(ends.Name, target.server, seen)
 	if ends.Source != "" {
@@ -134,21 +132,21 @@ func ReadStatus(ctx context.Context, ends Endpoints) (*Report, error) {
 
 // observation is everything that the state on the target says.
 type observation struct {
-	names        []string
 	subscription *state.Subscription
 	runner       *state.Runner
 	holder       *state.Holder
 	tables       []state.Table
+	conflicts    state.ConflictStats
 }
 
 func observe(ctx context.Context, store *state.Store) (seen observation, err error) {
-	if seen.names, err = store.Names(ctx); err != nil {
-		return seen, err
-	}
 	if seen.subscription, err = store.Subscription(ctx); err != nil {
 		return seen, err
 	}
 	if seen.tables, err = store.Tables(ctx); err != nil {
+		return seen, err
+	}
+	if seen.conflicts, err = store.ConflictStats(ctx); err != nil {
 		return seen, err
 	}
 	// The holder first: a runner takes the lock before it writes its row.
@@ -166,10 +164,15 @@ func newReport(name string, server state.Target, seen observation) *Report {
 		Enabled:      true,
 		Target:       TargetView{Version: server.Version, SystemID: server.SystemID, Database: server.Database},
 		Tables:       state.CountTables(seen.tables),
+		Conflicts:    seen.conflicts,
 		Problems:     []string{},
 	}
 	if sub := seen.subscription; sub != nil {
-		report.Enabled = sub.Enabled
+		report.Enabled, report.PausedAt, report.PauseReason = sub.Enabled, sub.PausedAt, sub.PauseReason
+		if sub.SkipLSN != 0 {
+			skip := state.Position(sub.SkipLSN)
+			report.SkipLSN = &skip
+		}
 		report.Slot = SlotRecord{
 			Name: sub.SlotName, State: sub.SlotState,
 			ConsistentPoint: state.Position(sub.ConsistentPoint), Acknowledged: state.Position(sub.AckLSN),
@@ -178,7 +181,7 @@ func newReport(name string, server state.Target, seen observation) *Report {
 	}
 	report.addRunner(seen.holder, seen.runner)
 	if !report.Enabled {
-		report.problem("the subscription is paused: `pgapply resume` lets it go on")
+		report.problem("the subscription is %s: `pgapply resume` lets it go on", report.paused())
 	}
 	if sub := seen.subscription; sub != nil && (sub.TargetSystemID != server.SystemID || sub.TargetDatabaseOID != server.DatabaseOID) {
 		report.problem("the state was written on another server or database: this is a copy of the target, which must not run as the original")
@@ -188,6 +191,18 @@ func newReport(name string, server state.Target, seen observation) *Report {
 
 func (r *Report) problem(format string, arguments ...any) {
 	r.Problems = append(r.Problems, fmt.Sprintf(format, arguments...))
+}
+
+// paused says since when and why.
+func (r *Report) paused() string {
+	text := "paused"
+	if r.PausedAt != nil {
+		text += " since " + moment(*r.PausedAt)
+	}
+	if r.PauseReason != "" {
+		text += ": " + r.PauseReason
+	}
+	return text
 }
 
 // addRunner decides whether a runner lives. Lock and row are read one after the

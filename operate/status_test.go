@@ -63,6 +63,13 @@ func TestLastErrorIsTheRunnersOrTheRecordedOne(t *testing.T) {
 	require.Nil(t, report.LastErrorAt)
 }
 
+func TestPausedReportSaysSinceWhenAndWhy(t *testing.T) {
+	at := time.Date(2026, 3, 4, 5, 6, 7, 89, time.UTC)
+	report := newReport("orders", state.Target{}, observation{subscription: &state.Subscription{PausedAt: &at, PauseReason: "an apply error"}})
+	require.Contains(t, report.Problems, "the subscription is paused since 2026-03-04T05:06:07Z: an apply error: `pgapply resume` lets it go on")
+	require.Contains(t, report.Text(), "subscription  orders (paused since 2026-03-04T05:06:07Z: an apply error)\n")
+}
+
 func exampleReport() *Report {
 	at := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 	status := &state.Status{
@@ -72,7 +79,7 @@ func exampleReport() *Report {
 		Received:  0x16B374D848, Applied: 0x16B2000000, Flushed: 0x16B1000000, Acknowledged: 0x16B0000000,
 		LagBytes: 0x1374D848, LagSeconds: 4.2, LastCommitTime: &at,
 		Transactions: 1234567, Groups: 1, Rows: state.Rows{Inserted: 10, Updated: 2000, Deleted: 3, Truncated: 1},
-		Misses: state.Misses{Update: 1, Delete: 2}, Retries: 3,
+		Misses: state.Misses{Update: 1, Delete: 2}, Conflicts: map[string]int64{"update_missing": 1, "delete_missing": 2}, Retries: 3,
 		MemoryBytes: 3 << 20, MemoryLimit: 128 << 20, SpoolLimit: 16 << 30, OpenStreams: 1,
 		LastError: "apply INSERT on public.t in transaction 7, finished at 16/B2000000: duplicate key", LastErrorHint: "remove the row", LastErrorAt: &at,
 		Tables: map[string]int{"r": 5},
@@ -81,7 +88,10 @@ func exampleReport() *Report {
 		observation{
 			subscription: &state.Subscription{
 				Name: "orders", Enabled: true, SlotName: "orders", SlotState: state.SlotCreated, ConsistentPoint: 0x1500000028, AckLSN: 0x16B0000000,
-				TargetSystemID: "7713713780499195839", TargetDatabaseOID: 5,
+				TargetSystemID: "7713713780499195839", TargetDatabaseOID: 5, SkipLSN: 0x16B2000000,
+			},
+			conflicts: state.ConflictStats{
+				Types: map[string]int64{"update_missing": 1200, "insert_exists": 1, "of_a_later_version": 2}, Total: 1203, Last: &at, Bytes: 3 << 20,
 			},
 			runner: &state.Runner{
 				PID: 4242, Host: "here", Version: "1.0", StartedAt: at, HeartbeatAge: 1500 * time.Millisecond, LastError: status.LastError,

@@ -146,6 +146,16 @@ func scanConflict(row pgx.CollectableRow, values ...any) (recorded RecordedConfl
 	return recorded, err
 }
 
+// CountConflicts counts what [Store.ClearConflicts] would delete.
+func (s *Store) CountConflicts(ctx context.Context, filter ConflictFilter) (int64, error) {
+	counted, err := rows(ctx, s, "count the conflicts", pgx.RowTo[int64],
+		`SELECT pg_catalog.count(*) FROM pgapply.conflict`+condition, filter.arguments()...)
+	if err != nil {
+		return 0, err
+	}
+	return counted[0], nil
+}
+
 // ClearConflicts deletes the records that the filter picks, whose Limit does not
 // count, and returns how many those were.
 func (s *Store) ClearConflicts(ctx context.Context, filter ConflictFilter) (int64, error) {

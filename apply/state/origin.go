@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+
+	"pgapply/internal/lsn"
 )
 
 // Origin is a replication origin that was made for the subscription. The resume
@@ -43,4 +45,21 @@ func (s *Store) ForgetOrigin(ctx context.Context, name string) error {
 	_, err := s.exec(ctx, fmt.Sprintf("forget replication origin %q", name),
 		`DELETE FROM pgapply.origin WHERE subscription = $1 AND origin_name = $2`, name)
 	return err
+}
+
+// Progress is how far the subscription is applied: the end of the last transaction
+// that committed under one of its origins, 0 for none. An origin that was dropped
+// and made again by somebody else does not count.
+func (s *Store) Progress(ctx context.Context) (lsn.LSN, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var progress string
+	err := s.mu.conn.QueryRow(ctx, `
+		SELECT coalesce(pg_catalog.max(pg_catalog.pg_replication_origin_progress(r.roname, false)), '0/0')::text
+		FROM pgapply.origin o JOIN pg_catalog.pg_replication_origin r ON r.roname = o.origin_name AND r.roident = o.roident
+		WHERE o.subscription = $1`, s.name).Scan(&progress)
+	if err != nil {
+		return 0, fmt.Errorf("read the progress of subscription %q: %w", s.name, err)
+	}
+	return lsn.Parse(progress)
 }

@@ -1,0 +1,134 @@
+package operate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"pgapply/apply"
+	"pgapply/apply/state"
+)
+
+// Switching is what a pause or a resume found and did.
+type Switching struct {
+	// Changed is false where the subscription already was as wanted.
+	Changed bool
+	// Followed says that a runner lives and does as it was told; Report is what was
+	// seen last.
+	Followed bool
+	Report   *Report
+}
+
+const (
+	// runnerPatience is how long a runner may take to follow.
+	runnerPatience = 10 * time.Second
+	// lookAgain is how often its status is read meanwhile; it writes once a second.
+	lookAgain = 200 * time.Millisecond
+)
+
+// Pause makes the runner stop applying, also the one that is started next. What is
+// in work is finished first, or rolled back. The reason is for people to read.
+func Pause(ctx context.Context, ends Endpoints, reason string) (*Switching, error) {
+	return throw(ctx, ends, state.Paused, runnerPatience, func(store *state.Store) (bool, error) {
+		return store.Pause(ctx, reason)
+	})
+}
+
+// Resume lets a paused subscription go on.
+func Resume(ctx context.Context, ends Endpoints) (*Switching, error) {
+	return throw(ctx, ends, state.Streaming, runnerPatience, func(store *state.Store) (bool, error) {
+		return store.Resume(ctx)
+	})
+}
+
+// throw changes the state, and gives a runner that lives the time to reach the phase.
+func throw(ctx context.Context, ends Endpoints, phase state.Phase, patience time.Duration, change func(*state.Store) (bool, error)) (*Switching, error) {
+	target, store, err := ends.openState(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer closeTarget(target.conn)
+	if err := target.writable(); err != nil {
+		return nil, err
+	}
+	s := new(Switching)
+	s.Changed, err = change(store)
+	if errors.Is(err, state.ErrNoSubscription) {
+		return nil, target.unknown(ctx, store)
+	}
+	if err != nil {
+		return nil, apply.TargetError(err)
+	}
+	return s, s.watch(ctx, target, store, phase, patience)
+}
+
+// watch reads the status until a runner has reached the phase, none lives, or the
+// time is up.
+func (s *Switching) watch(ctx context.Context, target *targetSession, store *state.Store, phase state.Phase, patience time.Duration) error {
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	again := time.NewTicker(lookAgain)
+	defer again.Stop()
+	for {
+		seen, err := observe(ctx, store)
+		if err != nil {
+			return apply.TargetError(err)
+		}
+		s.Report = newReport(store.Name(), target.server, seen)
+		s.Followed = s.Report.Runner.Alive && s.Report.Status != nil && s.Report.Status.Phase == phase
+		if s.Followed || !s.Report.Runner.Alive {
+			return nil
+		}
+		select {
+		case <-again.C:
+		case <-late.C:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// Text says what became of it, in two lines.
+func (s *Switching) Text() string {
+	r := s.Report
+	var text strings.Builder
+	switch {
+	case !r.Enabled && s.Changed:
+		fmt.Fprintf(&text, "paused subscription %q\n", r.Subscription)
+	case !r.Enabled:
+		fmt.Fprintf(&text, "subscription %q was paused before: %s\n", r.Subscription, r.paused())
+	case s.Changed:
+		fmt.Fprintf(&text, "resumed subscription %q\n", r.Subscription)
+	default:
+		fmt.Fprintf(&text, "subscription %q was not paused\n", r.Subscription)
+	}
+	who := fmt.Sprintf("the runner, process %d on %s,", r.Runner.PID, r.Runner.Host)
+	switch {
+	case r.Runner.Lock == "" && r.Enabled:
+		text.WriteString("no runner lives: start one with `pgapply run`\n")
+	case r.Runner.Lock == "":
+		text.WriteString("no runner lives; one that is started waits until `pgapply resume`\n")
+	case !r.Runner.Alive:
+		fmt.Fprintf(&text, "%s gave no sign of life for %s: see `pgapply status`\n", who, seconds(r.Runner.HeartbeatAge))
+	case s.Followed && r.Enabled:
+		fmt.Fprintf(&text, "%s streams\n", who)
+	case s.Followed:
+		fmt.Fprintf(&text, "%s applies nothing any more\n", who)
+	case r.Status == nil:
+		text.WriteString("a runner is starting: see `pgapply status`\n")
+	default:
+		fmt.Fprintf(&text, "%s is still %s%s: see `pgapply status`\n", who, r.Status.Phase, after(": ", oneLine(r.LastError)))
+	}
+	return text.String()
+}
+
+// after puts a separator before a text that is not empty.
+func after(separator, text string) string {
+	if text == "" {
+		return ""
+	}
+	return separator + text
+}

@@ -1,0 +1,114 @@
+package operate
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"pgapply/apply"
+	"pgapply/apply/state"
+	"pgapply/internal/pgtest"
+)
+
+// live is a subscription with a runner in some phase.
+func (b *bed) live(phase state.Phase) *state.Store {
+	b.t.Helper()
+	store := b.complete()
+	_, err := store.TryLock(b.t.Context())
+	require.NoError(b.t, err)
+	b.report(store, phase)
+	return store
+}
+
+func (b *bed) report(store *state.Store, phase state.Phase) {
+	b.t.Helper()
+	require.NoError(b.t, store.WriteStatus(b.t.Context(), &state.Status{Subscription: "orders", Phase: phase, LastError: "the last error"}))
+}
+
+func TestPauseAndResumeWithoutARunner(t *testing.T) {
+	b := sharedBed(t)
+	b.complete()
+	b.ends.Source = "" // the publisher has no say in it
+	s, err := Resume(t.Context(), b.ends)
+	require.NoError(t, err)
+	require.Equal(t, "subscription \"orders\" was not paused\nno runner lives: start one with `pgapply run`\n", s.Text())
+
+	s, err = Pause(t.Context(), b.ends, "maintenance")
+	require.NoError(t, err)
+	require.True(t, s.Changed)
+	require.Equal(t, "paused subscription \"orders\"\nno runner lives; one that is started waits until `pgapply resume`\n", s.Text())
+	require.Equal(t, "f|maintenance", pgtest.Query(t, b.target, `select enabled, pause_reason from pgapply.subscription`))
+
+	s, err = Pause(t.Context(), b.ends, "")
+	require.NoError(t, err)
+	require.False(t, s.Changed)
+	require.Regexp(t, `^subscription "orders" was paused before: paused since 20.*Z: maintenance\n`, s.Text())
+
+	s, err = Resume(t.Context(), b.ends)
+	require.NoError(t, err)
+	require.Equal(t, "resumed subscription \"orders\"\nno runner lives: start one with `pgapply run`\n", s.Text())
+	require.Equal(t, "t", pgtest.Query(t, b.target, `select enabled from pgapply.subscription`))
+}
+
+// The runner follows while the command waits.
+func TestPauseAndResumeWaitForTheRunner(t *testing.T) {
+	b := sharedBed(t)
+	store := b.live(state.Streaming)
+	listener, _ := b.control("orders")
+	_, err := listener.Exec(t.Context(), `LISTEN `+state.Channel)
+	require.NoError(t, err)
+	follow := func(phase state.Phase) chan error {
+		done := make(chan error, 1)
+		go func() {
+			if _, err := listener.WaitForNotification(t.Context()); err != nil {
+				done <- err
+				return
+			}
+			done <- store.WriteStatus(t.Context(), &state.Status{Phase: phase})
+		}()
+		return done
+	}
+
+	done := follow(state.Paused)
+	s, err := Pause(t.Context(), b.ends, "")
+	require.NoError(t, err)
+	require.NoError(t, <-done)
+	require.True(t, s.Followed)
+	require.Equal(t, "paused subscription \"orders\"\nthe runner, process 4242 on here, applies nothing any more\n", s.Text())
+
+	done = follow(state.Streaming)
+	s, err = Resume(t.Context(), b.ends)
+	require.NoError(t, err)
+	require.NoError(t, <-done)
+	require.True(t, s.Followed)
+	require.Equal(t, "resumed subscription \"orders\"\nthe runner, process 4242 on here, streams\n", s.Text())
+}
+
+func TestRunnerThatDoesNotFollow(t *testing.T) {
+	b := sharedBed(t)
+	store := b.live(state.Retrying)
+	soon := func() string {
+		s, err := throw(t.Context(), b.ends, state.Streaming, 10*time.Millisecond, func(*state.Store) (bool, error) { return false, nil })
+		require.NoError(t, err)
+		require.False(t, s.Followed)
+		return s.Text()
+	}
+	require.Contains(t, soon(), "\nthe runner, process 4242 on here, is still retrying: the last error: see `pgapply status`\n")
+
+	require.NoError(t, store.EndRunner(t.Context()))
+	require.Contains(t, soon(), "\na runner is starting: see `pgapply status`\n")
+
+	b.startRunner(store)
+	pgtest.Exec(t, b.target, `update pgapply.runner set heartbeat = now() - interval '1 hour'`)
+	require.Contains(t, soon(), "\nthe runner, process 4242 on here, gave no sign of life for 1h0m: see `pgapply status`\n")
+}
+
+func TestSwitchesOfTheUnknown(t *testing.T) {
+	b := sharedBed(t)
+	_, err := Resume(t.Context(), b.ends)
+	requireClass(t, err, apply.Refused, `knows no subscription "orders"`, "pgapply run")
+	require.NoError(t, b.store("other").AdoptSlot(t.Context(), b.subscription(), 1))
+	_, err = Pause(t.Context(), b.ends, "")
+	requireClass(t, err, apply.Refused, `knows no subscription "orders", only ["other"]`, "--name")
+}
