@@ -10,12 +10,11 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
-	"pgapply/apply"
 	"pgapply/operate"
 )
 
 func newCleanup() *cobra.Command {
-	options := operate.CleanupOptions{Endpoints: operate.Endpoints{Name: apply.DefaultOptions().Name}}
+	options := operate.CleanupOptions{Endpoints: defaultEndpoints()}
 	v := newVerb(&cobra.Command{
 		Use:   "cleanup",
 		Short: "Take a subscription away: slot, origins and state, not the rows",
@@ -51,9 +50,7 @@ elsewhere it wants --yes. After a failure it can be run again.`,
 		}
 		return err
 	})
-	v.group("Which subscription", func(flags *pflag.FlagSet) {
-		connectionFlags(flags, &options.Name, &options.Source, &options.Target, &options.SourcePassfile, &options.TargetPassfile)
-	})
+	v.endpoints(&options.Endpoints)
 	v.group("What to do", func(flags *pflag.FlagSet) {
 		flags.BoolVar(&options.KeepSlot, "keep-slot", false, "leave the publisher alone; --source is not needed then")
 		flags.BoolVar(&options.Confirmed, "yes", false, "do not ask")

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"pgapply/apply"
 	"pgapply/apply/stream"
 	"pgapply/cmd/pgapply/demo"
+	"pgapply/conflict"
 	"pgapply/internal/lsn"
 )
 
@@ -60,9 +62,14 @@ func TestRunTakesEveryFlag(t *testing.T) {
 		"--publication", "with, comma", "--slot", "s", "--create-slot=false", "--failover", "--streaming", "on", "--binary",
 		"--origin", "none", "--endpos", "1/2", "--on-error", "stop", "--synchronous-commit", "local",
 		"--max-group-transactions", "1", "--max-group-rows", "2", "--max-group-bytes", "3kB", "--max-group-age", "4ms",
-		"--memory-limit", "5MiB", "--spool-dir", "/c", "--spool-limit", "6GB")...)
+		"--on-conflict", "update_missing=error", "--on-conflict", "a.b, c:insert_exists=keep_local", "--conflict-retention", "1d12h", "--log-rows",
+		"--missing-table", "skip", "--messages", "table", "--memory-limit", "5MiB", "--spool-dir", "/c", "--spool-limit", "6GB")...)
 	require.NoError(t, c.err)
+	var policies conflict.Policies
+	require.NoError(t, policies.Set("update_missing=error"))
+	require.NoError(t, policies.Set("a.b, c:insert_exists=keep_local"))
 	require.Equal(t, apply.Options{
+		OnConflict: policies, ConflictRetention: 36 * time.Hour, LogRows: true, MissingTable: "skip", Messages: "table",
 		Name: "sub", Source: "dbname=a", Target: "dbname=b", SourcePassfile: "/a", TargetPassfile: "/b",
 		Publications: []string{"p", "with, comma"}, Slot: "s", Failover: true, Streaming: "on", Binary: true, Origin: "none",
 		EndLSN: lsn.LSN(1<<32 + 2), OnError: "stop", SynchronousCommit: "local",
@@ -75,12 +82,13 @@ func TestEnvironmentStandsInForFlags(t *testing.T) {
 	environment := map[string]string{
 		"PGAPPLY_SOURCE": "dbname=a", "PGAPPLY_TARGET": "dbname=b", "PGAPPLY_COPY_DATA": "false",
 		"PGAPPLY_PUBLICATION": `one,"two, three"`, "PGAPPLY_BINARY": "true", "PGAPPLY_MAX_GROUP_AGE": "2s",
-		"PGAPPLY_ENDPOS": "current", "PGAPPLY_SLOT": "",
+		"PGAPPLY_ENDPOS": "current", "PGAPPLY_SLOT": "", "PGAPPLY_ON_CONFLICT": `insert_exists=keep_local,"a.b, c:delete_missing=error"`,
 	}
 	c := call(t, environment, "run", "--max-group-age", "3s", "--binary=false")
 	require.NoError(t, c.err)
 	require.Equal(t, "dbname=a", c.options.Source)
 	require.Equal(t, []string{"one", "two, three"}, c.options.Publications)
+	require.Equal(t, []string{"a.b, c:delete_missing=error", "insert_exists=keep_local"}, c.options.OnConflict.Strings())
 	require.True(t, c.options.EndAtCurrent)
 	require.False(t, c.options.Binary, "the command line wins")
 	require.Equal(t, 3*time.Second, c.options.MaxGroup.Age, "the command line wins")
@@ -109,6 +117,22 @@ func TestFaultsOfTheCommandLine(t *testing.T) {
 		{"initial copy by default", nil, []string{"run"}, []string{"--copy-data=false", "--source", "--target", "--publication"}},
 		{"initial copy", nil, run("--copy-data=true"), []string{"--copy-data=true is not there yet"}},
 		{"status without a target", nil, []string{"status"}, []string{"--target", "PGAPPLY_TARGET"}},
+		{"conflict policy", nil, run("--on-conflict", "insert_exists=shrug"), []string{"insert_exists=shrug", "keep_local", "--on-conflict"}},
+		{"conflict policy in a variable", map[string]string{"PGAPPLY_ON_CONFLICT": "shrug"}, run(), []string{"PGAPPLY_ON_CONFLICT", `"shrug"`}},
+		{"retention", nil, run("--conflict-retention", "30"), []string{`"30" is not a time span`, "30d"}},
+		{"pause without a target", nil, []string{"pause"}, []string{"--target", "PGAPPLY_TARGET"}},
+		{"resume without a target", nil, []string{"resume"}, []string{"--target", "PGAPPLY_TARGET"}},
+		{"skip without a position", nil, []string{"skip", "--target", "dbname=b"}, []string{"--lsn", "finished at"}},
+		{"skip of nonsense", nil, []string{"skip", "--target", "dbname=b", "--lsn", "0/0"}, []string{`"0/0"`, "none"}},
+		{"skip without a target", nil, []string{"skip", "--lsn", "1/1"}, []string{"--target", "PGAPPLY_TARGET"}},
+		{"conflicts of an unknown kind", nil, []string{"conflicts", "lits"}, []string{`"lits"`, "`pgapply conflicts list`"}},
+		{"conflicts without a target", nil, []string{"conflicts", "list"}, []string{"--target"}},
+		{"conflicts since when", nil, []string{"conflicts", "list", "--since", "ever"}, []string{`"ever"`, "7d"}},
+		{"conflicts below nothing", nil, []string{"conflicts", "list", "--target", "dbname=b", "--limit", "-1"}, []string{"--limit"}},
+		{"which conflict", nil, []string{"conflicts", "show", "--target", "dbname=b"}, []string{"number"}},
+		{"too many conflicts", nil, []string{"conflicts", "show", "1", "2"}, []string{"number"}},
+		{"no conflict", nil, []string{"conflicts", "show", "x", "--target", "dbname=b"}, []string{`"x"`}},
+		{"cleared conflicts without a target", nil, []string{"conflicts", "clear"}, []string{"--target"}},
 		{"cleanup without a target", nil, []string{"cleanup"}, []string{"--target", "PGAPPLY_TARGET"}},
 		{"cleanup without a publisher", nil, []string{"cleanup", "--target", "dbname=b"}, []string{"--source", "--keep-slot"}},
 		{"demo without time", nil, []string{"demo", "--duration", "0s"}, []string{"--duration"}},
@@ -157,9 +181,12 @@ func TestHoldsPassword(t *testing.T) {
 func TestHelpIsForPeople(t *testing.T) {
 	c := call(t, nil)
 	require.NoError(t, c.err, "help is no failure")
-	for _, command := range []string{"run", "status", "cleanup", "demo", "version"} {
-		require.Contains(t, c.out, command)
-		help := call(t, nil, command, "--help")
+	for _, command := range []string{
+		"run", "status", "pause", "resume", "skip", "conflicts", "conflicts list", "conflicts show", "conflicts clear", "cleanup", "demo", "version",
+	} {
+		words := strings.Fields(command)
+		require.Contains(t, c.out, words[0])
+		help := call(t, nil, append(words, "--help")...)
 		require.NoError(t, help.err)
 		require.Contains(t, help.out, "Usage:")
 	}

@@ -7,6 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"pgapply/apply"
+	"pgapply/operate"
 )
 
 // connectionFlags are the flags by which every command finds a subscription.
@@ -16,6 +19,17 @@ func connectionFlags(flags *pflag.FlagSet, name, source, target, sourcePassfile,
 	flags.StringVar(target, "target", *target, "`URI` or keyword string of the target")
 	flags.StringVar(sourcePassfile, "source-passfile", *sourcePassfile, "password `FILE` for the publisher, in the format of ~/.pgpass")
 	flags.StringVar(targetPassfile, "target-passfile", *targetPassfile, "password `FILE` for the target")
+}
+
+func defaultEndpoints() operate.Endpoints {
+	return operate.Endpoints{Name: apply.DefaultOptions().Name}
+}
+
+// endpoints adds the group of flags by which a command finds a subscription.
+func (v *verb) endpoints(ends *operate.Endpoints) {
+	v.group("Which subscription", func(flags *pflag.FlagSet) {
+		connectionFlags(flags, &ends.Name, &ends.Source, &ends.Target, &ends.SourcePassfile, &ends.TargetPassfile)
+	})
 }
 
 // targetGiven asks for --target. Where it were empty, the PG* variables alone would

@@ -73,15 +73,15 @@ func usageError(cmd *cobra.Command, format string, arguments ...any) error {
 	}
 }
 
-// knownCommand is what the root accepts as arguments: none, since a subcommand
-// would have been found.
+// knownCommand is what a command with subcommands accepts as arguments: none, since
+// a subcommand would have been found.
 func knownCommand(cmd *cobra.Command, arguments []string) error {
 	if len(arguments) == 0 {
 		return nil
 	}
 	err := usageError(cmd, "unknown command %q", arguments[0])
 	if alike := cmd.SuggestionsFor(arguments[0]); len(alike) > 0 {
-		return &apply.Error{Class: apply.Configuration, Err: err, Hint: fmt.Sprintf("did you mean `pgapply %s`?", strings.Join(alike, "` or `pgapply "))}
+		return &apply.Error{Class: apply.Configuration, Err: err, Hint: fmt.Sprintf("did you mean `%s %s`?", cmd.CommandPath(), strings.Join(alike, "` or `"+cmd.CommandPath()+" "))}
 	}
 	return err
 }

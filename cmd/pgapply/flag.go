@@ -25,11 +25,14 @@ type flagGroup struct {
 	flags *pflag.FlagSet
 }
 
-// newVerb makes a subcommand that takes flags only. When run is called, flags hold
-// what the command line says, else the environment, else their defaults.
+// newVerb makes a subcommand that takes flags only, unless it has Args of its own.
+// When run is called, flags hold what the command line says, else the environment,
+// else their defaults.
 func newVerb(command *cobra.Command, run func(cmd *cobra.Command) error) *verb {
 	v := &verb{Command: command}
-	command.Args = noArguments
+	if command.Args == nil {
+		command.Args = noArguments
+	}
 	command.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := fromEnvironment(cmd, os.LookupEnv); err != nil {
 			return err

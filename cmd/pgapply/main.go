@@ -49,7 +49,11 @@ another PostgreSQL server, exactly once and in commit order.
 	})
 	root.SetVersionTemplate("pgapply {{.Version}}\n")
 	root.DisableFlagsInUseLine = true
-	root.SuggestionsMinimumDistance = 2 // letters
-	root.AddCommand(newRun(start), newStatus(), newCleanup(), newDemo(), newVersion())
+	root.SuggestionsMinimumDistance = suggestionDistance
+	root.AddCommand(newRun(start), newStatus(), newPause(), newResume(), newSkip(), newConflicts(), newCleanup(), newDemo(), newVersion())
 	return root
 }
+
+// suggestionDistance is how many letters may be wrong in a command's name for it to
+// be suggested.
+const suggestionDistance = 2

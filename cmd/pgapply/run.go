@@ -59,11 +59,18 @@ needs a person (--on-error stop), 7 slot lost: only a new copy can help.`,
 	})
 	v.group("How to apply", func(flags *pflag.FlagSet) {
 		flags.StringVar(&options.OnError, "on-error", options.OnError, "`ACTION` after an apply error: retry, pause or stop")
+		flags.StringVar(&options.MissingTable, "missing-table", options.MissingTable, "`ACTION` for a published table that the target lacks: error, or skip its changes")
+		flags.StringVar(&options.Messages, "messages", options.Messages, "`ACTION` for logical messages: none, count, or table for table pgapply.message (14 and later)")
 		flags.StringVar(&options.SynchronousCommit, "synchronous-commit", options.SynchronousCommit, "`VALUE` of synchronous_commit in the apply sessions; off loses nothing")
 		flags.IntVar(&options.MaxGroup.Transactions, "max-group-transactions", options.MaxGroup.Transactions, "at most `N` transactions share a target transaction while behind; 1 for none")
 		flags.IntVar(&options.MaxGroup.Rows, "max-group-rows", options.MaxGroup.Rows, "at most `N` rows in such a group")
 		flags.Var(size{&options.MaxGroup.Bytes}, "max-group-bytes", "at most `SIZE` of changes in such a group")
 		flags.DurationVar(&options.MaxGroup.Age, "max-group-age", options.MaxGroup.Age, "longest `TIME` between the first and the last commit of such a group")
+	})
+	v.group("Conflicts", func(flags *pflag.FlagSet) {
+		flags.Var(policies{&options.OnConflict}, "on-conflict", "`TYPE=POLICY`, or SCHEMA.TABLE:TYPE=POLICY for one table; repeat it for several. The README has the table of both")
+		flags.Var(age{&options.ConflictRetention}, "conflict-retention", "how long recorded conflicts are kept, a `TIME` such as 30d or 12h")
+		flags.BoolVar(&options.LogRows, "log-rows", options.LogRows, "show the values of conflicting rows in the log")
 	})
 	v.group("Limits", func(flags *pflag.FlagSet) {
 		flags.Var(size{&options.MemoryLimit}, "memory-limit", "`SIZE` of the changes held in memory")

@@ -7,12 +7,11 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"pgapply/apply"
 	"pgapply/operate"
 )
 
 func newStatus() *cobra.Command {
-	ends := operate.Endpoints{Name: apply.DefaultOptions().Name}
+	ends := defaultEndpoints()
 	asJSON := false
 	v := newVerb(&cobra.Command{
 		Use:   "status",
@@ -36,13 +35,13 @@ then says so. What needs attention comes last.`,
 		say(cmd.OutOrStdout(), report.Text())
 		return nil
 	})
-	v.group("Which subscription", func(flags *pflag.FlagSet) {
-		connectionFlags(flags, &ends.Name, &ends.Source, &ends.Target, &ends.SourcePassfile, &ends.TargetPassfile)
-	})
-	v.group("Output", func(flags *pflag.FlagSet) {
-		flags.BoolVar(&asJSON, "json", false, "print JSON, whose names stay stable")
-	})
+	v.endpoints(&ends)
+	v.group("Output", func(flags *pflag.FlagSet) { jsonFlag(flags, &asJSON) })
 	return v.Command
+}
+
+func jsonFlag(flags *pflag.FlagSet, asJSON *bool) {
+	flags.BoolVar(asJSON, "json", false, "print JSON, whose names stay stable")
 }
 
 // say writes text for a reader who may have gone away meanwhile, which is no

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"pgapply/apply"
+	"pgapply/conflict"
 	"pgapply/internal/lsn"
 )
 
@@ -96,3 +97,19 @@ func (e endpos) Set(text string) error {
 	e.options.EndLSN, e.options.EndAtCurrent = position, false
 	return nil
 }
+
+// policies is the repeatable flag for conflict policies.
+type policies struct{ chosen *conflict.Policies }
+
+// Type is that of a list, so that a variable may hold several.
+func (p policies) Type() string { return listType }
+
+func (p policies) String() string {
+	if p.chosen == nil {
+		return ""
+	}
+	return strings.Join(p.chosen.Strings(), ",")
+}
+
+// Set adds one policy.
+func (p policies) Set(text string) error { return p.chosen.Set(text) }

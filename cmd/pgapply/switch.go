@@ -1,0 +1,58 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"pgapply/operate"
+)
+
+func newPause() *cobra.Command {
+	ends, reason := defaultEndpoints(), ""
+	v := newVerb(&cobra.Command{
+		Use:   "pause",
+		Short: "Stop applying until resume, and keep the slot",
+		Long: `Makes the runner stop applying after the transaction in work, and waits until it
+has. The runner goes on living and answers the publisher, which keeps its WAL
+meanwhile. A runner that is started later waits as well.`,
+		Example: `  pgapply pause --reason 'new index on orders'`,
+	}, func(cmd *cobra.Command) error {
+		if err := targetGiven(cmd, ends.Target); err != nil {
+			return err
+		}
+		result, err := operate.Pause(cmd.Context(), ends, reason)
+		if err != nil {
+			return err
+		}
+		say(cmd.OutOrStdout(), result.Text())
+		return nil
+	})
+	v.endpoints(&ends)
+	v.group("What to do", func(flags *pflag.FlagSet) {
+		flags.StringVar(&reason, "reason", "", "`TEXT` for those who look at the status")
+	})
+	return v.Command
+}
+
+func newResume() *cobra.Command {
+	ends := defaultEndpoints()
+	v := newVerb(&cobra.Command{
+		Use:   "resume",
+		Short: "Go on after a pause",
+		Long: `Takes back a pause, whether a person or an apply error was the reason, and waits
+until the runner streams again. It starts no runner: where none lives, it says so.`,
+		Example: `  pgapply resume --target 'postgres://bank@new.example/bank'`,
+	}, func(cmd *cobra.Command) error {
+		if err := targetGiven(cmd, ends.Target); err != nil {
+			return err
+		}
+		result, err := operate.Resume(cmd.Context(), ends)
+		if err != nil {
+			return err
+		}
+		say(cmd.OutOrStdout(), result.Text())
+		return nil
+	})
+	v.endpoints(&ends)
+	return v.Command
+}
