@@ -18,10 +18,6 @@ import (
 	"pgapply/origin"
 )
 
-// oldestTarget is the first major on which a plain role can be granted what
-// origins need, and with an idle_session_timeout to turn off.
-const oldestTarget = 14_00_00
-
 // waitPause is how often something that somebody else holds is tried again.
 const waitPause = 250 * time.Millisecond
 
@@ -67,15 +63,16 @@ func (a *attempt) close() {
 }
 
 func (a *attempt) refuseTarget(context.Context) error {
-	target := &a.control.target
-	if target.InRecovery {
-		return refused("connect to its primary, or give target_session_attrs=read-write with all hosts",
-			"the target database %q is on a server in recovery, which cannot be written to", target.Database)
+	return a.ends().CheckTarget()
+}
+
+// ends are the servers as far as they were asked.
+func (a *attempt) ends() *Ends {
+	ends := &Ends{Options: a.options, Publisher: a.identity, Target: a.control.target}
+	if a.publisher != nil {
+		ends.PublisherVersion = a.publisher.Version()
 	}
-	if target.Version < oldestTarget {
-		return refused("upgrade the target first", "the target is PostgreSQL %d: 14 is the oldest major that can be applied to", target.Version/10000)
-	}
-	return nil
+	return ends
 }
 
 func (a *attempt) connectPublisher(ctx context.Context) error {
@@ -104,12 +101,8 @@ func (a *attempt) connectPublisher(ctx context.Context) error {
 
 // refuseSource stops what cannot work before anything is changed on either end.
 func (a *attempt) refuseSource(ctx context.Context) error {
-	if a.identity.SystemID == a.control.target.SystemID && a.identity.Database == a.control.target.Database {
-		return refused("give two different databases", "source and target are the same database, %q of the same server", a.control.target.Database)
-	}
-	if a.options.Origin == "none" && a.publisher.Version() < 16_00_00 {
-		return refused("use --origin any, and make sure that the changes do not come back",
-			"the publisher is PostgreSQL %d: leaving out changes that have an origin needs 16 or later", a.publisher.Version()/10000)
+	if err := a.ends().CheckPair(); err != nil {
+		return err
 	}
 	if err := a.publisher.CheckLogical(ctx); err != nil {
 		if source.ClassOf(err) == source.Configuration {

@@ -50,23 +50,7 @@ func (a *attempt) refuseSlot(ctx context.Context) error {
 	if err != nil {
 		return SourceError(err)
 	}
-	return a.mayBegin(slot, false)
-}
-
-// mayBegin refuses a slot that a new subscription must not take, or misses; ours
-// says that the slot is what an interrupted start of this subscription left.
-func (a *attempt) mayBegin(slot *source.Slot, ours bool) error {
-	switch {
-	case slot == nil && !a.options.CreateSlot:
-		return refused("create it first, or run with --create-slot",
-			"replication slot %q does not exist on the publisher, and --create-slot=false was given", a.options.SlotName())
-	case slot == nil:
-		return nil
-	case a.options.CreateSlot && !ours:
-		return refused("give another name with --slot, drop the slot on the publisher, or adopt it at its confirmed position with --create-slot=false",
-			"replication slot %q exists on the publisher and the state of subscription %q does not know it", slot.Name, a.options.Name)
-	}
-	return a.usable(slot)
+	return a.ends().MayBegin(slot, false)
 }
 
 // dropInterrupted drops the slot that an interrupted start under another --slot left.
@@ -81,7 +65,7 @@ func (a *attempt) dropInterrupted(ctx context.Context, name string) error {
 	if slot == nil {
 		return nil
 	}
-	if err := a.usable(slot); err != nil {
+	if err := a.ends().usable(slot); err != nil {
 		return err
 	}
 	a.log.Info("drop the slot that an interrupted start left behind", zap.String("slot", name))
@@ -93,7 +77,7 @@ func (a *attempt) dropInterrupted(ctx context.Context, name string) error {
 
 // begin starts a subscription that has applied nothing yet.
 func (a *attempt) begin(ctx context.Context, slot *source.Slot, ours bool) error {
-	if err := a.mayBegin(slot, ours); err != nil {
+	if err := a.ends().MayBegin(slot, ours); err != nil {
 		return err
 	}
 	if err := a.newOrigin(ctx); err != nil {
@@ -155,49 +139,10 @@ func (a *attempt) newOrigin(ctx context.Context) error {
 	return targetErrorOrNil(a.control.store.RegisterOrigin(ctx, state.Origin{Name: a.origin, ID: roident}))
 }
 
-// usable refuses a slot that this subscription could not stream from.
-func (a *attempt) usable(slot *source.Slot) error {
-	switch {
-	case slot.Type != "logical" || slot.Plugin != "pgoutput":
-		return refused("name another slot with --slot", "slot %q is not a logical slot of pgoutput", slot.Name)
-	case slot.Database != a.identity.Database:
-		return refused("connect --source to that database, or name another slot with --slot",
-			"slot %q belongs to database %q of the publisher, not to %q", slot.Name, slot.Database, a.identity.Database)
-	case slot.TwoPhase:
-		return refused("name another slot with --slot: a two-phase slot sends prepared transactions, which cannot be applied yet",
-			"slot %q is a two-phase slot", slot.Name)
-	}
-	if reason := slot.Lost(); reason != "" {
-		return a.lost("slot %q cannot be used any more: %s", slot.Name, reason)
-	}
-	return nil
-}
-
-func (a *attempt) lost(format string, arguments ...any) *Error {
-	return &Error{
-		Class: SlotLost, Err: fmt.Errorf(format, arguments...),
-		Hint: "changes may be missing on the target: run `pgapply cleanup`, bring the tables to the publisher's state, and start again",
-	}
-}
-
 // resume goes on with a subscription that has a slot. Whatever makes it doubtful
 // that the slot continues where the target stands is refused.
 func (a *attempt) resume(ctx context.Context, subscription *state.Subscription, slot *source.Slot) error {
-	switch {
-	case subscription.SlotName != a.options.SlotName():
-		return refused("start with that slot, or use another --name",
-			"subscription %q uses slot %q, not %q", a.options.Name, subscription.SlotName, a.options.SlotName())
-	case subscription.Source.SystemID != a.identity.SystemID || subscription.Source.Database != a.identity.Database:
-		return refused("connect to the publisher that the subscription began with, or run `pgapply cleanup` and start anew",
-			"subscription %q follows database %q of system %s, and --source is database %q of system %s", a.options.Name,
-			subscription.Source.Database, subscription.Source.SystemID, a.identity.Database, a.identity.SystemID)
-	case subscription.TargetSystemID != a.control.target.SystemID || subscription.TargetDatabaseOID != a.control.target.DatabaseOID:
-		return refused("a copy must not go on beside its original: run `pgapply cleanup --keep-slot` on the copy",
-			"the state was written in another database, of which this one is a copy")
-	case slot == nil:
-		return a.lost("slot %q is gone from the publisher", subscription.SlotName)
-	}
-	if err := a.usable(slot); err != nil {
+	if err := a.ends().MayResume(subscription, slot); err != nil {
 		return err
 	}
 	if err := a.sameOrigin(ctx); err != nil {
@@ -206,11 +151,11 @@ func (a *attempt) resume(ctx context.Context, subscription *state.Subscription, 
 	if err := a.acquireOrigin(ctx); err != nil {
 		return err
 	}
-	a.known = max(a.progress, subscription.AckLSN, subscription.ConsistentPoint)
-	if slot.ConfirmedFlush > a.known {
-		return a.lost("slot %q is confirmed up to %s, and the target can prove only what committed before %s: the target was set back, or somebody else used the slot",
-			slot.Name, slot.ConfirmedFlush, a.known)
+	known, err := a.ends().Known(subscription, slot, a.progress)
+	if err != nil {
+		return err
 	}
+	a.known = known
 	return a.takeOver(ctx, subscription)
 }
 
@@ -229,7 +174,7 @@ func (a *attempt) sameOrigin(ctx context.Context) error {
 			return nil
 		}
 	}
-	return a.lost("replication origin %q, which held the position of subscription %q, is gone from the target", a.origin, a.options.Name)
+	return a.ends().LostOrigin(a.origin)
 }
 
 // takeOver records settings that differ from the last start's.

@@ -1,0 +1,125 @@
+package apply
+
+import (
+	"fmt"
+
+	"pgapply/apply/state"
+	"pgapply/internal/lsn"
+	"pgapply/internal/source"
+)
+
+// oldestTarget is the first major on which a plain role can be granted what
+// origins need, and with an idle_session_timeout to turn off.
+const oldestTarget = 14_00_00
+
+// Ends are the two servers of a subscription as a start finds them. Its methods say
+// whether the start is refused, and why: the error is an *Error. They look at
+// nothing and change nothing, so that a check can ask them without a start.
+type Ends struct {
+	Options          *Options
+	Publisher        source.Identity
+	PublisherVersion int // server_version_num
+	Target           state.Target
+}
+
+// CheckTarget refuses a target that cannot be written to.
+func (e *Ends) CheckTarget() error {
+	if e.Target.InRecovery {
+		return refused("connect to its primary, or give target_session_attrs=read-write with all hosts",
+			"the target database %q is on a server in recovery, which cannot be written to", e.Target.Database)
+	}
+	if e.Target.Version < oldestTarget {
+		return refused("upgrade the target first", "the target is PostgreSQL %d: 14 is the oldest major that can be applied to", e.Target.Version/10000)
+	}
+	return nil
+}
+
+// CheckPair refuses ends that do not go together.
+func (e *Ends) CheckPair() error {
+	if e.Publisher.SystemID == e.Target.SystemID && e.Publisher.Database == e.Target.Database {
+		return refused("give two different databases", "source and target are the same database, %q of the same server", e.Target.Database)
+	}
+	if e.Options.Origin == "none" && e.PublisherVersion < 16_00_00 {
+		return refused("use --origin any, and make sure that the changes do not come back",
+			"the publisher is PostgreSQL %d: leaving out changes that have an origin needs 16 or later", e.PublisherVersion/10000)
+	}
+	return nil
+}
+
+// MayBegin refuses a slot that a new subscription must not take, or misses; slot is
+// nil where there is none. ours says that the slot is what an interrupted start of
+// this subscription left.
+func (e *Ends) MayBegin(slot *source.Slot, ours bool) error {
+	switch {
+	case slot == nil && !e.Options.CreateSlot:
+		return refused("create it first, or run with --create-slot",
+			"replication slot %q does not exist on the publisher, and --create-slot=false was given", e.Options.SlotName())
+	case slot == nil:
+		return nil
+	case e.Options.CreateSlot && !ours:
+		return refused("give another name with --slot, drop the slot on the publisher, or adopt it at its confirmed position with --create-slot=false",
+			"replication slot %q exists on the publisher and the state of subscription %q does not know it", slot.Name, e.Options.Name)
+	}
+	return e.usable(slot)
+}
+
+// MayResume refuses to go on with a subscription whose slot or ends are not the
+// recorded ones any more.
+func (e *Ends) MayResume(subscription *state.Subscription, slot *source.Slot) error {
+	switch {
+	case subscription.SlotName != e.Options.SlotName():
+		return refused("start with that slot, or use another --name",
+			"subscription %q uses slot %q, not %q", e.Options.Name, subscription.SlotName, e.Options.SlotName())
+	case subscription.Source.SystemID != e.Publisher.SystemID || subscription.Source.Database != e.Publisher.Database:
+		return refused("connect to the publisher that the subscription began with, or run `pgapply cleanup` and start anew",
+			"subscription %q follows database %q of system %s, and --source is database %q of system %s", e.Options.Name,
+			subscription.Source.Database, subscription.Source.SystemID, e.Publisher.Database, e.Publisher.SystemID)
+	case subscription.TargetSystemID != e.Target.SystemID || subscription.TargetDatabaseOID != e.Target.DatabaseOID:
+		return refused("a copy must not go on beside its original: run `pgapply cleanup --keep-slot` on the copy",
+			"the state was written in another database, of which this one is a copy")
+	case slot == nil:
+		return lost("slot %q is gone from the publisher", subscription.SlotName)
+	}
+	return e.usable(slot)
+}
+
+// LostOrigin is the refusal where the origin that held the progress is not there.
+func (e *Ends) LostOrigin(origin string) error {
+	return lost("replication origin %q, which held the position of subscription %q, is gone from the target", origin, e.Options.Name)
+}
+
+// Known returns the newest position that the target can prove: everything that
+// committed before it is applied. It refuses a slot that has gone beyond.
+func (e *Ends) Known(subscription *state.Subscription, slot *source.Slot, progress lsn.LSN) (lsn.LSN, error) {
+	known := max(progress, subscription.AckLSN, subscription.ConsistentPoint)
+	if slot.ConfirmedFlush > known {
+		return 0, lost("slot %q is confirmed up to %s, and the target can prove only what committed before %s: the target was set back, or somebody else used the slot",
+			slot.Name, slot.ConfirmedFlush, known)
+	}
+	return known, nil
+}
+
+// usable refuses a slot that this subscription could not stream from.
+func (e *Ends) usable(slot *source.Slot) error {
+	switch {
+	case slot.Type != "logical" || slot.Plugin != "pgoutput":
+		return refused("name another slot with --slot", "slot %q is not a logical slot of pgoutput", slot.Name)
+	case slot.Database != e.Publisher.Database:
+		return refused("connect --source to that database, or name another slot with --slot",
+			"slot %q belongs to database %q of the publisher, not to %q", slot.Name, slot.Database, e.Publisher.Database)
+	case slot.TwoPhase:
+		return refused("name another slot with --slot: a two-phase slot sends prepared transactions, which cannot be applied yet",
+			"slot %q is a two-phase slot", slot.Name)
+	}
+	if reason := slot.Lost(); reason != "" {
+		return lost("slot %q cannot be used any more: %s", slot.Name, reason)
+	}
+	return nil
+}
+
+func lost(format string, arguments ...any) *Error {
+	return &Error{
+		Class: SlotLost, Err: fmt.Errorf(format, arguments...),
+		Hint: "changes may be missing on the target: run `pgapply cleanup`, bring the tables to the publisher's state, and start again",
+	}
+}
