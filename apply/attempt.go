@@ -32,7 +32,9 @@ type attempt struct {
 	publisher *source.Conn
 	identity  source.Identity
 	session   *target.Session
-	member    *members
+	// release ends the watch over the session while nothing streams.
+	release func() bool
+	member  *members
 	// origin is the name of the session's replication origin, progress what it holds.
 	origin   string
 	progress lsn.LSN
@@ -55,6 +57,7 @@ func (a *attempt) run(ctx context.Context) error {
 
 func (a *attempt) close() {
 	if a.session != nil {
+		a.release()
 		a.session.Close()
 	}
 	if a.publisher != nil {
@@ -215,7 +218,12 @@ func (a *attempt) openSession(ctx context.Context) error {
 		Member:            members.has,
 		Log:               a.log,
 	})
-	return targetErrorOrNil(err)
+	if err != nil {
+		return TargetError(err)
+	}
+	// Its calls take no context. A target that falls silent must not hold us.
+	a.release = context.AfterFunc(ctx, a.session.Close)
+	return nil
 }
 
 // acquireOrigin makes the origin the session's own and reads its progress.
@@ -275,6 +283,7 @@ func (a *attempt) stream(ctx context.Context) error {
 		zap.Int("publisher_version", a.publisher.Version()), zap.Int("protocol", feed.Settings().ProtocolVersion),
 		zap.String("streaming", feed.Settings().Streaming), zap.Int("target_version", a.control.target.Version))
 
+	a.release() // the stream has its own way to stop
 	return streamError(s.Run(ctx))
 }
 

@@ -120,7 +120,7 @@ func (c *control) alive() bool {
 }
 
 // closeTime bounds what is written at the end.
-const closeTime = 2 * time.Second
+const closeTime = time.Second
 
 // leave records how the engine ends, and that it does; trouble is nil for an
 // orderly end.
@@ -128,8 +128,9 @@ func (c *control) leave(trouble *Error) {
 	c.cancel(context.Canceled)
 	c.beats.Wait()
 	if c.locked {
-		ctx, cancel := context.WithTimeout(context.Background(), closeTime)
-		defer cancel()
+		// Not a context, after whose end pgx would wait for a silent server once more.
+		_ = c.conn.PgConn().Conn().SetDeadline(time.Now().Add(closeTime))
+		ctx := context.Background()
 		if trouble != nil {
 			c.note(c.store.SetError(ctx, trouble.Error(), trouble.Hint))
 		}

@@ -43,7 +43,7 @@ func controlSettings() map[string]string {
 
 // After a context ends, the server has cancelGrace to break off the statement
 // before the connection is given up.
-const cancelGrace = 5 * time.Second
+const cancelGrace = 2 * time.Second
 
 // ConnectControl opens the control session of a subscription. uri is any libpq
 // connection string; PG* variables, service and password files, several hosts

@@ -79,7 +79,7 @@ const (
 	stopGrace   = 8 * time.Second
 	cancelGrace = time.Second
 	settleTime  = 2 * time.Second
-	goodbyeTime = 3 * time.Second
+	goodbyeTime = 2 * time.Second
 )
 
 // queueLength bounds the events between reader and applier. The budget bounds
@@ -95,6 +95,9 @@ type Stream struct {
 	// held is an event that was taken from the queue and did not fit the group.
 	held   *event
 	urgent chan struct{}
+	// abandoned says that the target did not let go of the group in work. It
+	// belongs to the goroutine of breakOff, and after that to Run.
+	abandoned bool
 	// reported is the flushed position that was reported last. It belongs to the
 	// goroutine that acknowledges, and after that to finish.
 	reported lsn.LSN
@@ -158,9 +161,6 @@ func (s *Stream) Run(ctx context.Context) error {
 	case errors.Is(err, errEnd):
 		return finished
 	case ctx.Err() != nil:
-		if _, lost := errors.AsType[*target.ConnectionError](err); lost {
-			s.options.Log.Warn("stopped without waiting for the target any longer", zap.Error(err))
-		}
 		return nil
 	}
 	return err
@@ -187,6 +187,8 @@ func (s *Stream) breakOff(ctx context.Context) func() {
 		if err := s.options.Target.Interrupt(cancel); err == nil && waited(done, cancelGrace) {
 			return
 		}
+		s.options.Log.Warn("the target does not answer: its connection is closed")
+		s.abandoned = true
 		s.options.Target.Close()
 	}()
 	return func() {
@@ -229,9 +231,12 @@ func (s *Stream) discard() {
 
 // finish tells the publisher what is durable by now and ends the stream in order.
 func (s *Stream) finish() error {
-	settle, cancel := context.WithTimeout(context.Background(), settleTime)
-	defer cancel()
-	settled := s.settle(settle)
+	var settled error
+	if !s.abandoned { // else the target would not say what is durable either
+		settle, cancel := context.WithTimeout(context.Background(), settleTime)
+		defer cancel()
+		settled = s.settle(settle)
+	}
 	goodbye, release := context.WithTimeout(context.Background(), goodbyeTime)
 	defer release()
 	if err := s.options.Source.Stop(goodbye); err != nil {

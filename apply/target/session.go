@@ -161,6 +161,7 @@ func Open(ctx context.Context, options Options) (*Session, error) {
 		tables: make(map[uint32]*table),
 		pipe:   pgpipe.New[token](conn),
 	}
+	defer context.AfterFunc(ctx, s.Close)()
 	if err := s.prepare(); err != nil {
 		s.Close()
 		return nil, fmt.Errorf("prepare the session on the target: %w", err)
