@@ -82,9 +82,11 @@ func Acquire(session Session, name string) error {
 }
 
 // Progress reads the end position of the last transaction that committed under
-// the origin, zero when there is none.
+// the origin, zero when there is none, and makes it durable first: it is where the
+// tracker begins, and the publisher may forget what lies below. The commit itself,
+// of a session that is gone, may have waited for no disk.
 func Progress(session Session, name string) (lsn.LSN, error) {
-	rows, err := session.Query(`SELECT pg_catalog.pg_replication_origin_progress($1, false)`, name)
+	rows, err := session.Query(`SELECT pg_catalog.pg_replication_origin_progress($1, true)`, name)
 	if err != nil {
 		return 0, fmt.Errorf("read the progress of replication origin %q: %w", name, err)
 	}
