@@ -21,36 +21,37 @@ func TestKillPgapply(t *testing.T) {
 	p := l.spawn()
 	l.streams(p)
 	lock := session(t, l.target)
+	again := func() {
+		p.alive()
+		p.kill()
+		p.untroubled()
+		p = l.spawn()
+	}
 	kills := crashes(t, 20)
 	for i := range kills {
-		p.alive()
 		w.issue(60)
 		switch i % 4 {
 		case 0, 1: // after some work
 			l.awaitSome(w)
-			p.kill()
-			p = l.spawn()
+			again()
 		case 2: // in a transaction on the target, which its backend may still commit
 			lock(`BEGIN; LOCK TABLE counter IN EXCLUSIVE MODE`)
 			l.awaitBlocked()
-			p.kill()
-			p = l.spawn()
+			again()
 			lock(`ROLLBACK`)
 		case 3: // while it starts
-			p.kill()
-			p = l.spawn()
+			again()
 			pgtest.WaitFor(t, l.target, `SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name LIKE $1`, "t",
 				[]string{"pgapply:" + l.name + ":control", l.name + ":w0"}[rand.IntN(2)])
-			p.kill()
-			p = l.spawn()
+			again()
 			kills++
 		}
 	}
 	w.finish()
 	l.catchUp()
 	l.sameLoad()
-	require.NotContains(t, p.stderr.String(), "conflict")
 	p.stop()
+	p.untroubled()
 	t.Logf("%d kills, %d rows in %d units, %d of them large, in %s", kills,
 		w.rows.Load(), w.issued, w.streamed.Load(), time.Since(started).Round(time.Millisecond))
 }
@@ -154,16 +155,17 @@ func TestKillTwins(t *testing.T) {
 	for i := range kills {
 		w.issue(30)
 		twins[i%2].awaitSome(w)
+		processes[i%2].alive()
 		processes[i%2].kill()
+		processes[i%2].untroubled()
 		processes[i%2] = run(i % 2)
-		processes[(i+1)%2].alive()
 	}
 	w.finish()
 	for i, each := range twins {
 		each.caughtUp(slots[i])
 		each.sameLoad()
-		require.NotContains(t, processes[i].stderr.String(), "conflict")
 		processes[i].stop()
+		processes[i].untroubled()
 	}
 	t.Logf("%d kills of two subscriptions in turn, %d rows in %d units, %d of them large, in %s", kills,
 		w.rows.Load(), w.issued, w.streamed.Load(), time.Since(started).Round(time.Millisecond))

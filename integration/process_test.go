@@ -143,6 +143,15 @@ func (p *process) alive() {
 	}
 }
 
+// untroubled fails the test if the process has warned of anything.
+func (p *process) untroubled() {
+	p.t.Helper()
+	for line := range strings.Lines(p.stderr.String()) {
+		require.NotContains(p.t, line, "WARN")
+		require.NotContains(p.t, line, "ERROR")
+	}
+}
+
 // says waits until the process has written all of the texts to its log.
 func (p *process) says(texts ...string) {
 	p.t.Helper()
