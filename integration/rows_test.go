@@ -204,3 +204,16 @@ func TestCommitOrder(t *testing.T) {
 	l.catchUp()
 	require.Equal(t, "1|a\n2|b\n3|c", l.same(`SELECT * FROM t ORDER BY id`))
 }
+
+// TestChangesAfterTruncate: emptying a table changes its catalog row, which is no
+// reason to doubt the table.
+func TestChangesAfterTruncate(t *testing.T) {
+	eachMode(t, func(t *testing.T, l *link) {
+		l.both(`CREATE TABLE t (id serial PRIMARY KEY, v text)`)
+		l.onSource(`CREATE PUBLICATION p FOR TABLE t`)
+		l.play(`INSERT INTO t (v) VALUES ('a')`, `BEGIN; TRUNCATE t; INSERT INTO t (v) VALUES ('b'); COMMIT`,
+			`BEGIN; INSERT INTO t (v) VALUES ('c'); TRUNCATE t RESTART IDENTITY; INSERT INTO t (v) VALUES ('d'), ('e'); UPDATE t SET v = 'f' WHERE id = 2; TRUNCATE t; INSERT INTO t VALUES (9, 'g'); COMMIT`,
+			`UPDATE t SET v = 'h'`)
+		l.same(`SELECT * FROM t`)
+	})
+}

@@ -134,8 +134,12 @@ func (s *Session) alone(one []*txn.Transaction) error {
 		if !errors.Is(err, errNotSure) {
 			return err
 		}
-		if try == patience {
+		switch try {
+		case patience:
 			s.suspect(one[0], everyChange)
+		case 2 * patience:
+			return transactionError(one[0], decoder.TypeCommit, nil,
+				fmt.Errorf("the target's tables changed during each of %d tries", try))
 		}
 	}
 }

@@ -281,6 +281,7 @@ func (s *Session) truncate(relations []*decoder.Relation, message *decoder.Trunc
 	sql := "TRUNCATE "
 	count := 0
 	var named *table
+	var emptied []*table
 	for _, relation := range relations {
 		t, err := s.table(relation)
 		if err != nil {
@@ -292,6 +293,7 @@ func (s *Session) truncate(relations []*decoder.Relation, message *decoder.Trunc
 		}
 		sql += separator(count, "", ", ") + reference(t.bound)
 		named = t
+		emptied = append(emptied, t)
 		count++
 	}
 	if count == 0 {
@@ -305,5 +307,10 @@ func (s *Session) truncate(relations []*decoder.Relation, message *decoder.Trunc
 		return s.failure(decoder.TypeTruncate, named.relation, err)
 	}
 	s.pipe.Deallocate(p.name)
+	// TRUNCATE changes a table's catalog row, which would look like somebody else's
+	// doing to pin: the next change binds the table anew.
+	for _, t := range emptied {
+		s.forget(t)
+	}
 	return nil
 }
