@@ -2,11 +2,13 @@ package apply
 
 import (
 	"context"
+	"errors"
 	"sync"
 
 	"go.uber.org/zap"
 
 	"pgapply/apply/state"
+	"pgapply/internal/source"
 )
 
 // members are the tables that belong to the subscription. Changes of others are
@@ -35,6 +37,13 @@ func (m *members) has(schema, name string) bool {
 	return false
 }
 
+// some tells whether any table belongs to the subscription.
+func (m *members) some() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.known) > 0
+}
+
 // members reads the tables that the state knows.
 func (a *attempt) members(ctx context.Context) (*members, error) {
 	a.member = &members{log: a.log, known: make(map[state.Table]bool), said: make(map[state.Table]bool)}
@@ -55,10 +64,13 @@ func (m *members) load(ctx context.Context, store *state.Store) error {
 }
 
 // joinTables takes in every table that is published now. Without an initial copy
-// each is ready at once.
+// each is ready at once. A table that somebody has locked on the publisher holds up
+// a first start only: later ones go on with the tables that they know.
 func (a *attempt) joinTables(ctx context.Context) error {
 	published, err := a.publisher.Tables(ctx, a.options.Publications)
-	if err != nil {
+	if locked, ok := errors.AsType[*source.TablesLockedError](err); ok && a.member.some() {
+		a.log.Warn("tables that were published lately are left out until pgapply is started again", zap.Error(locked))
+	} else if err != nil {
 		return SourceError(err)
 	}
 	tables := make([]state.Table, 0, len(published))

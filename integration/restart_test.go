@@ -1,9 +1,11 @@
 package integration
 
 import (
+	"context"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
 	"pgapply/internal/cluster"
@@ -159,4 +161,29 @@ func TestStopWhileBlocked(t *testing.T) {
 	l.catchUp()
 	l.sameLoad()
 	p.stop()
+}
+
+// TestRestartBesideALock: a table that a transaction on the publisher has locked
+// exclusively keeps no engine from going on.
+func TestRestartBesideALock(t *testing.T) {
+	t.Parallel()
+	l := newLink(t)
+	l.both(`CREATE TABLE t (a int PRIMARY KEY)`, `CREATE TABLE locked (a int PRIMARY KEY)`)
+	l.onSource(`CREATE PUBLICATION p FOR TABLE t, locked`)
+	l.start()
+	l.stop()
+	holder, err := pgconn.Connect(t.Context(), l.source)
+	require.NoError(t, err)
+	defer holder.Close(context.Background())
+	_, err = holder.Exec(t.Context(), `BEGIN; LOCK TABLE locked`).ReadAll()
+	require.NoError(t, err)
+	l.start()
+	l.onSource(`INSERT INTO t VALUES (1)`)
+	l.catchUp()
+	l.same(`SELECT * FROM t`)
+	_, err = holder.Exec(t.Context(), `INSERT INTO locked VALUES (2); COMMIT`).ReadAll()
+	require.NoError(t, err)
+	l.catchUp()
+	l.same(`SELECT * FROM locked`)
+	l.stop()
 }

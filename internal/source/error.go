@@ -153,7 +153,7 @@ func ClassOf(err error) Class {
 		return Other
 	case is[*SlotMissingError](err), is[*SlotLostError](err):
 		return SlotLost
-	case is[*SlotBusyError](err), is[*ReceiveTimeoutError](err), errors.Is(err, ErrPublisherStopped):
+	case is[*SlotBusyError](err), is[*TablesLockedError](err), is[*ReceiveTimeoutError](err), errors.Is(err, ErrPublisherStopped):
 		return Transient
 	case is[*AuthenticationError](err):
 		return Authentication

@@ -2,7 +2,10 @@ package source
 
 import (
 	"context"
+	"errors"
 	"fmt"
+
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // Table names a published table.
@@ -31,9 +34,25 @@ func (c *Conn) MissingPublications(ctx context.Context, names []string) ([]strin
 	return missing, nil
 }
 
+// TablesLockedError says that a published table is locked exclusively, and that the
+// publisher does not tell what is published as long as it is.
+type TablesLockedError struct{ Err error }
+
+func (e *TablesLockedError) Error() string {
+	return fmt.Sprintf("list the published tables: one of them is locked on the publisher: %s", e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *TablesLockedError) Unwrap() error { return e.Err }
+
+// tableLockTimeout bounds the wait for a lock on a published table, which
+// pg_get_publication_tables opens since 15. Whoever holds it may do so for hours.
+const tableLockTimeout = "1s"
+
 // Tables returns the tables that the publications publish, sorted by name: for
 // a partitioned table its root or its leaves, as publish_via_partition_root
-// says (subscriptioncmds.c, fetch_table_list).
+// says (subscriptioncmds.c, fetch_table_list). It does not wait long for a table
+// that is locked exclusively, but returns a *TablesLockedError.
 func (c *Conn) Tables(ctx context.Context, publications []string) ([]Table, error) {
 	if len(publications) == 0 {
 		return nil, nil
@@ -49,7 +68,11 @@ func (c *Conn) Tables(ctx context.Context, publications []string) ([]Table, erro
 				FROM pg_catalog.pg_publication WHERE pubname IN (` + literals(publications) + `)) p ON p.relid = c.oid
 			ORDER BY 1, 2`
 	}
-	rows, err := c.Query(ctx, sql)
+	// Both are one transaction, so that the timeout ends with it.
+	rows, err := c.Query(ctx, "SELECT pg_catalog.set_config('lock_timeout', '"+tableLockTimeout+"', true); "+sql)
+	if server, ok := errors.AsType[*pgconn.PgError](err); ok && server.Code == "55P03" {
+		return nil, &TablesLockedError{Err: err}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("list the published tables: %w", err)
 	}
