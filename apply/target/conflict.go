@@ -31,8 +31,9 @@ type localRow struct {
 func (s *Session) rowColumns(row string) string {
 	writer := "NULL, NULL, NULL"
 	if s.ours != "" {
-		writer = fmt.Sprintf(`(w).roident, (SELECT roname FROM pg_catalog.pg_replication_origin o WHERE o.roident = (w).roident),
-			pg_catalog.to_json((w).timestamp)`)
+		writer = fmt.Sprintf(`(pgapply_written).roident,
+			(SELECT roname FROM pg_catalog.pg_replication_origin o WHERE o.roident = (pgapply_written).roident),
+			pg_catalog.to_json((pgapply_written).timestamp)`)
 	}
 	return fmt.Sprintf(`%[1]s.tableoid, %[1]s.ctid, %[1]s.tableoid::pg_catalog.regclass, %[1]s.xmin, pg_catalog.to_jsonb(%[1]s.*), %[2]s`, row, writer)
 }
@@ -42,7 +43,8 @@ func (s *Session) writer(row string) string {
 	if s.ours == "" {
 		return ""
 	}
-	return fmt.Sprintf(" CROSS JOIN LATERAL (SELECT pg_catalog.pg_xact_commit_timestamp_origin(%s.xmin) AS w) pgapply_writer", row)
+	// Its column stands beside those of the table, so the name of no column will do.
+	return fmt.Sprintf(" CROSS JOIN LATERAL (SELECT pg_catalog.pg_xact_commit_timestamp_origin(%s.xmin) AS pgapply_written) pgapply_writer", row)
 }
 
 func scanRow(fields [][]byte) *localRow {
