@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -11,6 +12,7 @@ import (
 	"pgapply/apply/state"
 	"pgapply/apply/stream"
 	"pgapply/apply/target"
+	"pgapply/decoder"
 	"pgapply/decoder/txn"
 	"pgapply/internal/lsn"
 	"pgapply/internal/source"
@@ -41,6 +43,8 @@ type attempt struct {
 	// known is the newest position that the target can prove: everything that
 	// committed before it is applied.
 	known lsn.LSN
+	// skip is where the transaction ends that is to be left out, zero for none.
+	skip lsn.LSN
 }
 
 func (a *attempt) run(ctx context.Context) error {
@@ -184,10 +188,13 @@ func (a *attempt) enabled(ctx context.Context) error {
 			return TargetError(err)
 		}
 		if subscription == nil || subscription.Enabled {
+			if subscription != nil {
+				a.skip = subscription.SkipLSN
+			}
 			return nil
 		}
 		if !said {
-			a.log.Info("the subscription is paused: it goes on when pgapply.subscription says enabled again")
+			a.log.Info("the subscription is paused: `pgapply resume` lets it go on")
 			a.engine.phase(state.Paused, "")
 			said = true
 		}
@@ -213,6 +220,8 @@ func (a *attempt) openSession(ctx context.Context) error {
 		Subscription:      a.options.Name,
 		Policies:          a.options.OnConflict,
 		LogRows:           a.options.LogRows,
+		SkipMissingTables: a.options.MissingTable == "skip",
+		KeepMessages:      a.options.Messages == "table",
 		Node:              a.control.target.SystemID,
 		PublisherNode:     a.identity.SystemID,
 		Member:            members.has,
@@ -267,6 +276,8 @@ func (a *attempt) stream(ctx context.Context) error {
 		CreateSpool: func() (txn.SpoolFile, error) { return files.Create() },
 		Limits:      a.options.MaxGroup,
 		Resume:      a.progress, Recorded: a.known, End: a.options.EndLSN,
+		Skip:        a.skip,
+		Message:     a.message(),
 		Synchronous: a.options.SynchronousCommit != "off",
 		State:       recorder{a.control.store, a.origin},
 		Log:         a.log,
@@ -284,7 +295,56 @@ func (a *attempt) stream(ctx context.Context) error {
 		zap.String("streaming", feed.Settings().Streaming), zap.Int("target_version", a.control.target.Version))
 
 	a.release() // the stream has its own way to stop
-	return streamError(s.Run(ctx))
+	return a.supervise(ctx, s)
+}
+
+// errNews ends a stream because the state says that something else is wanted.
+var errNews = errors.New("the recorded settings have changed")
+
+// supervise runs the stream until it ends, or until the state asks for a pause or
+// for another transaction to skip.
+func (a *attempt) supervise(ctx context.Context, s *stream.Stream) error {
+	running, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var watch sync.WaitGroup
+	watch.Go(func() { stop(a.watch(running)) })
+	err := streamError(s.Run(running))
+	stop(nil)
+	watch.Wait()
+	if err == nil && ctx.Err() == nil {
+		if news := context.Cause(running); errors.Is(news, errNews) {
+			return news
+		}
+	}
+	return err
+}
+
+// watchPause is how often the state is read for what a person wants.
+const watchPause = time.Second
+
+// watch returns errNews once the state says something else than at the start. An
+// error of the control session is for its heartbeat to notice.
+func (a *attempt) watch(ctx context.Context) error {
+	for sleep(ctx, watchPause) {
+		subscription, err := a.control.store.Subscription(ctx)
+		if err != nil || subscription == nil {
+			continue
+		}
+		if !subscription.Enabled || subscription.SkipLSN != a.skip && subscription.SkipLSN != 0 {
+			return errNews
+		}
+	}
+	return nil
+}
+
+// message is what becomes of a logical message that belongs to no transaction.
+func (a *attempt) message() func(context.Context, *decoder.LogicalMessage) error {
+	if a.options.Messages != "table" {
+		return nil
+	}
+	return func(ctx context.Context, m *decoder.LogicalMessage) error {
+		return targetErrorOrNil(a.control.store.RecordMessage(ctx, string(m.Prefix), m.Content, m.LSN))
+	}
 }
 
 // streamError classifies what ended a stream.
@@ -306,6 +366,7 @@ func (a *attempt) startStream(ctx context.Context) (*source.Stream, error) {
 		feed, err = a.publisher.StartStream(ctx, source.StreamOptions{
 			Slot: a.options.SlotName(), Start: a.known, Publications: a.options.Publications,
 			Streaming: a.options.Streaming, Binary: a.options.Binary, Origin: a.options.Origin,
+			Messages: a.options.Messages != "none",
 		})
 		if busy, ok := errors.AsType[*source.SlotBusyError](err); ok {
 			return busy.Error(), nil

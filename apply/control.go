@@ -71,14 +71,23 @@ func (c *control) reign() error {
 	return nil
 }
 
+// prunePause is how often old conflicts are deleted.
+const prunePause = time.Hour
+
 // beat writes the status while it changes, at most once a second, and a heartbeat
 // otherwise, until the session is closed or lost.
 func (c *control) beat() {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	var written state.Status
-	var writtenAt time.Time
+	var writtenAt, prunedAt time.Time
 	for {
+		if time.Since(prunedAt) >= prunePause {
+			if _, err := c.store.Prune(c.ctx, c.engine.options.ConflictRetention); err != nil {
+				c.note(err)
+			}
+			prunedAt = time.Now()
+		}
 		status := c.engine.Status()
 		if changed(written, status) || time.Since(writtenAt) >= state.HeartbeatInterval {
 			if err := c.store.WriteStatus(c.ctx, &status); err != nil {
@@ -141,7 +150,7 @@ func (c *control) leave(trouble *Error) {
 
 func (c *control) note(err error) {
 	if err != nil {
-		c.engine.log.Debug("record the end", zap.Error(err))
+		c.engine.log.Debug("write the state", zap.Error(err))
 	}
 }
 

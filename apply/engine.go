@@ -78,6 +78,10 @@ func (e *Engine) Run(ctx context.Context) error {
 			e.leave(nil)
 			return nil
 		}
+		if errors.Is(err, errNews) {
+			e.backoff.reset()
+			continue
+		}
 		trouble := classify(err)
 		e.failed(trouble)
 		e.recordConflict(ctx, trouble)

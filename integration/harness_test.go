@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"errors"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -212,4 +213,14 @@ func requireClass(t *testing.T, class apply.Class, err error, texts ...string) {
 	for _, text := range texts {
 		require.Contains(t, typed.Error()+"\n"+typed.Hint, text)
 	}
+}
+
+var finished = regexp.MustCompile(`finished at ([0-9A-F]+/[0-9A-F]+)`)
+
+// finishedAt reads the position that an apply error names.
+func finishedAt(t *testing.T, text string) string {
+	t.Helper()
+	match := finished.FindStringSubmatch(text)
+	require.NotNil(t, match, text)
+	return match[1]
 }

@@ -88,6 +88,8 @@ type MismatchError struct {
 	Schema, Table string
 	Reason        string
 	Hint          string
+	// Missing says that the target has no relation of that name at all.
+	Missing bool
 }
 
 func (e *MismatchError) Error() string { return e.Reason }
@@ -135,8 +137,10 @@ func (t *Table) loadHead(querier Querier) (replicaIdentity string, err error) {
 		return "", fmt.Errorf("look up %s: %w", t.QualifiedName(), err)
 	}
 	if len(rows) == 0 {
-		return "", t.mismatch("create the table on the target, with at least the columns that are published",
+		missing := t.mismatch("create the table on the target, with at least the columns that are published",
 			`logical replication target relation "%s.%s" does not exist`, t.Schema, t.Name)
+		missing.Missing = true
+		return "", missing
 	}
 	kind := string(rows[0][1])
 	if kind != "r" && kind != "p" {

@@ -31,6 +31,13 @@ func (s *Stream) apply(ctx context.Context) error {
 			e.transaction.Release()
 			return errEnd
 		}
+		if s.options.Skip > 0 && e.transaction.EndLSN >= s.options.Skip {
+			if done, err := s.skip(ctx, e.transaction); err != nil {
+				return err
+			} else if done {
+				continue
+			}
+		}
 		var keepalive event
 		group, keepalive = s.gather(group[:0], e.transaction)
 		if err := s.applyGroup(group); err != nil {
@@ -85,7 +92,7 @@ func (s *Stream) gather(group []*txn.Transaction, first *txn.Transaction) ([]*tx
 		size += t.Bytes()
 		limits := &s.options.Limits
 		if len(group) >= limits.Transactions || rows > limits.Rows || size > limits.Bytes ||
-			span(first.Time, t.Time) > limits.Age || first.Kind != txn.Commit || t.Kind != txn.Commit || t.Streamed || s.beyondEnd(t) {
+			span(first.Time, t.Time) > limits.Age || first.Kind != txn.Commit || t.Kind != txn.Commit || t.Streamed || s.beyondEnd(t) || s.options.Skip > 0 && t.EndLSN >= s.options.Skip {
 			s.held = &e
 			return group, keepalive
 		}
@@ -104,6 +111,11 @@ func (s *Stream) beyondEnd(t *txn.Transaction) bool {
 
 func (s *Stream) applyGroup(group []*txn.Transaction) error {
 	outcome, err := s.options.Target.Apply(group)
+	return s.applied(group, outcome, err)
+}
+
+// applied accounts for a group and releases it.
+func (s *Stream) applied(group []*txn.Transaction, outcome target.Outcome, err error) error {
 	s.account(group, outcome)
 	if outcome.Recorded > 0 {
 		s.tracker.Committed(outcome.Recorded)
@@ -154,6 +166,8 @@ type Progress struct {
 	Transactions, Groups, Replays        int64
 	Inserts, Updates, Deletes, Truncates int64
 	NotMember                            int64
+	// Messages counts logical messages, of transactions and of none.
+	Messages int64
 	// Conflicts that were resolved, by type. A snapshot's map is its own.
 	Conflicts map[conflict.Type]int64
 
@@ -180,6 +194,7 @@ func (s *Stream) account(group []*txn.Transaction, outcome target.Outcome) {
 	p.Deletes += outcome.Deletes
 	p.Truncates += outcome.Truncates
 	p.NotMember += outcome.NotMember
+	p.Messages += outcome.Messages
 	for t, count := range outcome.Conflicts {
 		if p.Conflicts == nil {
 			p.Conflicts = make(map[conflict.Type]int64)

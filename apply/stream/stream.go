@@ -24,6 +24,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"pgapply/apply/target"
+	"pgapply/decoder"
 	"pgapply/decoder/txn"
 	"pgapply/internal/lsn"
 	"pgapply/internal/source"
@@ -57,6 +58,11 @@ type Options struct {
 	// End, unless zero, ends the stream when everything that committed before it
 	// is applied and acknowledged.
 	End lsn.LSN
+	// Skip, unless zero, is where the transaction ends that is to be left out.
+	Skip lsn.LSN
+	// Message, unless nil, is called for each logical message that belongs to no
+	// transaction, when it arrives.
+	Message func(context.Context, *decoder.LogicalMessage) error
 	// Synchronous says that the target's COMMIT replies when it is durable.
 	Synchronous bool
 	// State records acknowledged positions and knows the target's WAL.
@@ -71,6 +77,9 @@ type Recorder interface {
 	// LocalFlush returns where the WAL of the target's newest commit under the
 	// session's origin ends, and up to where the target's WAL is flushed.
 	LocalFlush(ctx context.Context) (local, flushed lsn.LSN, err error)
+	// ClearSkip forgets the transaction to skip, now that everything up to done was
+	// applied or skipped.
+	ClearSkip(ctx context.Context, done lsn.LSN) error
 }
 
 // stopGrace is how long a stop lets the group in work finish. Then its statement
@@ -98,6 +107,8 @@ type Stream struct {
 	// abandoned says that the target did not let go of the group in work. It
 	// belongs to the goroutine of breakOff, and after that to Run.
 	abandoned bool
+	// reading is the life of the reader, for what the assembler calls back.
+	reading context.Context //nolint:containedctx // see Run
 	// reported is the flushed position that was reported last. It belongs to the
 	// goroutine that acknowledges, and after that to finish.
 	reported lsn.LSN
@@ -124,12 +135,12 @@ var errEnd = errors.New("the end position is reached")
 // New makes a stream; Run runs it.
 func New(options Options) *Stream {
 	s := &Stream{
-		options:   options,
-		assembler: txn.NewAssembler(txn.Options{Budget: options.Budget, Spool: options.CreateSpool}),
-		tracker:   origin.NewTracker(options.Resume, options.Recorded),
-		events:    make(chan event, queueLength),
-		urgent:    make(chan struct{}, 1),
+		options: options,
+		tracker: origin.NewTracker(options.Resume, options.Recorded),
+		events:  make(chan event, queueLength),
+		urgent:  make(chan struct{}, 1),
 	}
+	s.assembler = txn.NewAssembler(txn.Options{Budget: options.Budget, Spool: options.CreateSpool, Message: s.message})
 	s.mu.recorded = options.Recorded
 	s.mu.progress.Received = max(options.Resume, options.Recorded)
 	return s
@@ -146,6 +157,7 @@ func (s *Stream) Run(ctx context.Context) error {
 	defer interrupt()
 
 	tasks, failed := errgroup.WithContext(work)
+	s.reading = failed
 	tasks.Go(func() error { return s.read(failed) })
 	tasks.Go(func() error { return s.acknowledge(failed) })
 	tasks.Go(func() error {
@@ -243,6 +255,17 @@ func (s *Stream) finish() error {
 		s.options.Log.Debug("end the stream", zap.Error(err))
 	}
 	return settled
+}
+
+// message handles a logical message that belongs to no transaction.
+func (s *Stream) message(m *decoder.LogicalMessage) error {
+	s.mu.Lock()
+	s.mu.progress.Messages++
+	s.mu.Unlock()
+	if s.options.Message == nil {
+		return nil
+	}
+	return s.options.Message(s.reading, m)
 }
 
 // read assembles transactions until the stream ends.

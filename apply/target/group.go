@@ -24,6 +24,8 @@ type Outcome struct {
 	Inserts, Updates, Deletes, Truncates int64
 	// Conflicts that were resolved, by type; nil when there were none.
 	Conflicts map[conflict.Type]int64
+	// Messages counts the logical messages of transactions.
+	Messages int64
 	// NotMember counts changes of tables that are not part of the subscription.
 	NotMember int64
 	// Replayed says that the group was applied one by one.

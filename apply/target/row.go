@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 
+	"go.uber.org/zap"
+
 	"pgapply/apply/catalog"
 	"pgapply/decoder"
 	"pgapply/decoder/txn"
@@ -45,8 +47,8 @@ func (s *Session) change(change txn.Change) error {
 	if truncate, ok := change.Message.(*decoder.Truncate); ok {
 		return s.truncate(change.Relations, truncate)
 	}
-	if change.Relation == nil {
-		return nil // a logical message: nothing of the table's
+	if message, ok := change.Message.(*decoder.LogicalMessage); ok {
+		return s.message(message)
 	}
 	t, err := s.table(change.Relation)
 	if err != nil {
@@ -107,7 +109,7 @@ func (s *Session) table(relation *decoder.Relation) (*table, error) {
 	t = &table{relation: relation}
 	if relation.Namespace != stateSchema && s.options.Member(relation.Namespace, relation.Name) {
 		bound, err := catalog.Load(s.pipe, relation, s.options.Binary)
-		if err != nil {
+		if err != nil && !s.mayMiss(relation, err) {
 			return nil, verdict(err)
 		}
 		t.bound = bound
@@ -134,7 +136,22 @@ func (s *Session) mustExist(relation *decoder.Relation) error {
 		return nil
 	}
 	_, err := catalog.Load(s.pipe, &decoder.Relation{Namespace: relation.Namespace, Name: relation.Name}, false)
+	if err != nil && s.mayMiss(relation, err) {
+		return nil
+	}
 	return verdict(err)
+}
+
+// mayMiss tells whether err says that a table does not exist on the target, and
+// that this is to be passed over.
+func (s *Session) mayMiss(relation *decoder.Relation, err error) bool {
+	mismatch, ok := catalog.AsMismatch(err)
+	if !ok || !mismatch.Missing || !s.options.SkipMissingTables {
+		return false
+	}
+	s.log.Warn("a published table does not exist on the target: its changes are left out",
+		zap.String("schema", relation.Namespace), zap.String("table", relation.Name))
+	return true
 }
 
 // forget drops a binding and its statements.

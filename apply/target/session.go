@@ -54,6 +54,10 @@ type Options struct {
 	Policies conflict.Policies
 	// Node and PublisherNode are the system identifiers of the two servers.
 	Node, PublisherNode string
+	// SkipMissingTables leaves out changes of tables that the target does not have.
+	SkipMissingTables bool
+	// KeepMessages writes logical messages into the state, in their transactions.
+	KeepMessages bool
 	// LogRows lets rows of conflicts appear in the log.
 	LogRows bool
 	// Member tells whether a table belongs to the subscription. Changes of other
@@ -177,6 +181,7 @@ const (
 	setupStatement    = "setup"
 	resetStatement    = "reset"
 	pinStatement      = "pin"
+	messageStatement  = "message"
 )
 
 func (s *Session) prepare() error {
@@ -199,14 +204,18 @@ func (s *Session) prepare() error {
 	if _, gone := errors.AsType[*ConnectionError](err); gone {
 		return err
 	}
-	for name, sql := range map[string]string{
+	statements := map[string]string{
 		beginStatement:    "BEGIN",
 		commitStatement:   "COMMIT",
 		rollbackStatement: "ROLLBACK",
 		setupStatement:    origin.SetupSQL,
 		resetStatement:    origin.ResetSQL,
 		pinStatement:      catalog.PinSQL,
-	} {
+	}
+	if s.options.KeepMessages {
+		statements[messageStatement] = messageSQL
+	}
+	for name, sql := range statements {
 		s.pipe.Prepare(token{}, name, sql, nil)
 	}
 	return s.finish()

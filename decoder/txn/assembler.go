@@ -14,6 +14,9 @@ type Options struct {
 	// Spool creates a file for a transaction that has to leave memory. Without
 	// it all stay in memory, whatever the budget.
 	Spool func() (SpoolFile, error)
+	// Message, unless nil, is called by Add for each logical message that belongs
+	// to no transaction. The message is valid during the call.
+	Message func(*decoder.LogicalMessage) error
 }
 
 // Assembler assembles the transactions of one replication stream, all of whose
@@ -22,6 +25,7 @@ type Options struct {
 type Assembler struct {
 	budget  *Budget
 	spool   func() (SpoolFile, error)
+	message func(*decoder.LogicalMessage) error
 	decoder decoder.Decoder
 	catalog catalog
 
@@ -40,6 +44,7 @@ func NewAssembler(options Options) *Assembler {
 	return &Assembler{
 		budget:  options.Budget,
 		spool:   options.Spool,
+		message: options.Message,
 		catalog: newCatalog(),
 		streams: map[uint32]*assembly{},
 	}

@@ -65,7 +65,10 @@ func (a *Assembler) truncate(m *decoder.Truncate, frame []byte) error {
 
 func (a *Assembler) logicalMessage(m *decoder.LogicalMessage, frame []byte) error {
 	if !m.Transactional {
-		return nil
+		if a.message == nil {
+			return nil
+		}
+		return a.message(m)
 	}
 	if err := a.content(m, m.XID); err != nil {
 		return err

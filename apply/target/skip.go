@@ -1,0 +1,126 @@
+package target
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"pgapply/conflict"
+	"pgapply/decoder"
+	"pgapply/decoder/txn"
+	"pgapply/internal/pgpipe"
+)
+
+// skipped is the type under which the changes of a skipped transaction are kept.
+const skipped conflict.Type = "skipped"
+
+const keepSQL = `INSERT INTO pgapply.conflict (subscription, schemaname, relname, conflict_type, operation, remote_xid, remote_commit_lsn,
+	remote_commit_ts, remote_origin, replica_identity, remote_tuple, resolution)
+	VALUES ($1, $2, $3, $4, $5, $6, $7, $8, nullif($9, ''), %s, %s, $10)`
+
+// Skip leaves a transaction out because a person asked for it: its changes are kept
+// in the state, all of them, and its position is recorded as if it were applied.
+// Nothing of the target's tables is needed or touched.
+func (s *Session) Skip(t *txn.Transaction) (Outcome, error) {
+	s.outcome, s.exact, s.suspects = Outcome{Replayed: true}, true, nil
+	err := s.skip(t)
+	if err == nil {
+		s.outcome.Committed, s.outcome.Recorded = 1, t.EndLSN
+		return s.outcome, nil
+	}
+	if connection, gone := errors.AsType[*ConnectionError](err); gone {
+		return Outcome{}, connection
+	}
+	if lost := s.rollBack(); lost != nil {
+		return Outcome{}, lost
+	}
+	return Outcome{}, err
+}
+
+func (s *Session) skip(t *txn.Transaction) error {
+	s.current, s.ordinal = t, 0
+	if err := s.control(opOther, beginStatement); err != nil {
+		return err
+	}
+	changes := t.Changes()
+	for {
+		change, err := changes.Next()
+		if err == io.EOF { //nolint:errorlint // Next returns it bare
+			return s.commit(t)
+		}
+		if err == nil {
+			err = s.keep(t, change)
+		}
+		if err != nil {
+			return s.failure(decoder.TypeCommit, nil, err)
+		}
+		s.ordinal++
+	}
+}
+
+// keep writes what a skipped change would have done.
+func (s *Session) keep(t *txn.Transaction, change txn.Change) error {
+	if err := s.drain(0); err != nil {
+		return err
+	}
+	var search, newer decoder.Tuple
+	switch message := change.Message.(type) {
+	case *decoder.Insert:
+		newer = message.New
+	case *decoder.Update:
+		search, newer = message.Old, message.New
+	case *decoder.Delete:
+		search = message.Old
+	case *decoder.Truncate:
+		for _, relation := range change.Relations {
+			if err := s.keepRow(t, message, relation, nil, nil); err != nil {
+				return err
+			}
+		}
+		return nil
+	case *decoder.LogicalMessage:
+		return s.message(message)
+	}
+	return s.keepRow(t, change.Message, change.Relation, search, newer)
+}
+
+func (s *Session) keepRow(t *txn.Transaction, message decoder.Message, relation *decoder.Relation, search, newer decoder.Tuple) error {
+	var parameters []pgpipe.Parameter
+	for _, value := range []string{
+		s.options.Subscription, relation.Namespace, relation.Name, string(skipped), message.Type().String(),
+		fmt.Sprint(t.XID), t.EndLSN.String(), timestamp(t.Time), t.Origin, string(conflict.SkippedTransaction),
+	} {
+		parameters = append(parameters, pgpipe.Parameter{Value: []byte(value)})
+	}
+	var objects [2]string
+	for i, tuple := range []decoder.Tuple{search, newer} {
+		objects[i], parameters = object(relation, tuple, parameters)
+	}
+	_, err := s.ask(fmt.Sprintf(keepSQL, objects[0], objects[1]), parameters)
+	return err
+}
+
+// object is an SQL expression for the JSON object of a tuple, by the publisher's
+// names alone. Values in binary form appear as the text of a bytea.
+func object(relation *decoder.Relation, tuple decoder.Tuple, parameters []pgpipe.Parameter) (string, []pgpipe.Parameter) {
+	if len(tuple) == 0 {
+		return "NULL", parameters
+	}
+	const textType = 25 // pg_type.dat
+	var names, values []string
+	for i, value := range tuple {
+		if value.Kind == decoder.Unchanged {
+			continue
+		}
+		data := value.Data
+		if value.Kind == decoder.Binary {
+			data = fmt.Appendf(nil, `\\x%x`, data)
+		}
+		parameters = append(parameters, pgpipe.Parameter{Value: data, Type: textType})
+		names = append(names, literal(relation.Columns[i].Name))
+		values = append(values, fmt.Sprintf("$%d", len(parameters)))
+	}
+	return "pg_catalog.jsonb_object(ARRAY[" + strings.Join(names, ", ") + "]::pg_catalog.text[], ARRAY[" +
+		strings.Join(values, ", ") + "]::pg_catalog.text[])", parameters
+}
