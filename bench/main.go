@@ -27,6 +27,7 @@ func main() {
 	flag.IntVar(&o.rounds, "rounds", 3, "rounds, each with native and pgapply")
 	flag.IntVar(&o.major, "major", 18, "PostgreSQL major of both servers")
 	flag.StringVar(&o.workload, "workload", "tpcb", "tpcb, insert, update or delete")
+	flag.BoolVar(&o.track, "track-commit-timestamp", false, "turn the target's setting of that name on")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -39,6 +40,7 @@ func main() {
 type options struct {
 	transactions, rounds, major int
 	workload                    string
+	track                       bool
 }
 
 // measure is what one drain of the backlog took.
@@ -98,7 +100,8 @@ func report(o options, measures map[string][]measure) {
 	wall := func(m measure) time.Duration { return m.wall }
 	backend := func(m measure) time.Duration { return m.backend }
 	own := func(m measure) time.Duration { return m.own }
-	fmt.Printf("\nmedians of %d rounds, %d transactions of %s, PostgreSQL %d\n", o.rounds, o.transactions, o.workload, o.major)
+	fmt.Printf("\nmedians of %d rounds, %d transactions of %s, PostgreSQL %d, commit timestamps tracked: %t\n",
+		o.rounds, o.transactions, o.workload, o.major, o.track)
 	table := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(table, "\twall s\tbackend CPU s\tpgapply CPU s\t")
 	for _, name := range []string{"native", "pgapply"} {

@@ -29,7 +29,7 @@ func newPair(ctx context.Context, o options, load workload) (*pair, error) {
 	for _, place := range []**cluster.Cluster{&p.publisher, &p.target} {
 		tasks.Go(func() error {
 			server, err := cluster.Start(starting, cluster.Options{Major: o.major, Settings: map[string]string{
-				"shared_buffers": "256MB", "max_wal_size": "4GB", "autovacuum": "off",
+				"shared_buffers": "256MB", "max_wal_size": "4GB", "autovacuum": "off", "track_commit_timestamp": strconv.FormatBool(o.track),
 			}})
 			*place = server
 			return err

@@ -375,7 +375,7 @@ func (s *Session) record(c *conflict.Conflict) error {
 	if c.Local == nil {
 		local = []byte("[]")
 	}
-	_, err = s.ask(RecordSQL, recordParameters(s.options.Subscription, c, local))
+	rows, err := s.ask(recordSQL, recordParameters(s.options.Subscription, c, local))
 	if err != nil {
 		return err
 	}
@@ -383,14 +383,14 @@ func (s *Session) record(c *conflict.Conflict) error {
 		s.outcome.Conflicts = make(map[conflict.Type]int64)
 	}
 	s.outcome.Conflicts[c.Type]++
-	s.logConflict(c)
+	s.logConflict(string(rows[0][0]), c)
 	return nil
 }
 
-// RecordSQL inserts a conflict into the state.
-const RecordSQL = `INSERT INTO pgapply.conflict (subscription, schemaname, relname, conflict_type, remote_xid, remote_commit_lsn, remote_commit_ts,
+// recordSQL inserts a conflict into the state.
+const recordSQL = `INSERT INTO pgapply.conflict (subscription, schemaname, relname, conflict_type, remote_xid, remote_commit_lsn, remote_commit_ts,
 	remote_origin, replica_identity, remote_tuple, local_conflicts, policy, resolution)
-	VALUES ($1, $2, $3, $4, $5, $6, $7, nullif($8, ''), $9, $10, $11, $12, $13)`
+	VALUES ($1, $2, $3, $4, $5, $6, $7, nullif($8, ''), $9, $10, $11, $12, $13) RETURNING id`
 
 func recordParameters(subscription string, c *conflict.Conflict, local []byte) []pgpipe.Parameter {
 	values := [][]byte{
@@ -405,13 +405,13 @@ func recordParameters(subscription string, c *conflict.Conflict, local []byte) [
 	return parameters
 }
 
-func (s *Session) logConflict(c *conflict.Conflict) {
+func (s *Session) logConflict(id string, c *conflict.Conflict) {
 	entry := s.log.Check(zap.InfoLevel, "conflict resolved")
 	if entry == nil {
 		return
 	}
 	fields := []zap.Field{
-		zap.String("conflict", string(c.Type)), zap.String("schema", c.Schema), zap.String("table", c.Table),
+		zap.String("conflict", string(c.Type)), zap.String("id", id), zap.String("schema", c.Schema), zap.String("table", c.Table),
 		zap.String("policy", string(c.Policy)), zap.String("resolution", string(c.Resolution)),
 		zap.Uint32("remote_xid", c.RemoteXID), zap.Stringer("finished_at", c.FinishLSN), zap.Time("remote_commit_ts", c.RemoteTime),
 	}
