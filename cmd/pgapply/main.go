@@ -19,7 +19,7 @@ func main() {
 	// A reader that has gone away, as in `pgapply status | head -1`, ends the
 	// output and not the replication.
 	signal.Ignore(syscall.SIGPIPE)
-	ctx := untilSignal(context.Background(), os.Exit)
+	ctx := untilSignal(context.Background(), os.Exit, signalEcho)
 	command := newRoot(runEngine)
 	command.SetArgs(os.Args[1:])
 	err := command.ExecuteContext(ctx)
