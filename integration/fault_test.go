@@ -84,6 +84,28 @@ func TestTerminatedBackends(t *testing.T) {
 	t.Logf("%d sessions terminated, %d rows, in %s", terminations, w.rows.Load(), time.Since(started).Round(time.Millisecond))
 }
 
+// TestTerminatedWalsender: a stream that breaks off, also in the middle of a large
+// transaction, begins again where the target stands.
+func TestTerminatedWalsender(t *testing.T) {
+	t.Parallel()
+	l := newLink(t)
+	l.loadTables()
+	l.start(smallGroups)
+	w := l.startLoad(2)
+	const terminations = 3
+	for i := range terminations {
+		w.issue(100)
+		l.awaitSome(w)
+		pgtest.WaitFor(t, l.source, `SELECT pg_terminate_backend(pid) FROM pg_stat_replication WHERE application_name = $1`, "t", l.name)
+		l.awaitRetries(i + 1)
+	}
+	w.finish()
+	l.catchUp()
+	l.sameLoad()
+	require.Zero(t, l.engine.Status().Misses)
+	l.stop()
+}
+
 // awaitRetries waits until the engine has started over n times.
 func (l *link) awaitRetries(n int) {
 	l.t.Helper()
