@@ -1,11 +1,15 @@
-// Package operate is what an operator does around the engine: look at a
-// subscription, and take it away.
+// Package operate is what an operator does around the engine: see whether it can
+// start, look at a subscription, steer it, and take it away.
 //
-//	ReadStatus   state and runner on the target + slot on the publisher ──► Report (text, JSON)
-//	Cleanup      slot on the publisher, then origins, then state on the target
+//	Check            facts of both ends ──► findings, each with its remedy
+//	ReadStatus       state and runner on the target + slot on the publisher ──► Report
+//	Pause, Resume    the state on the target, and whether the runner follows
+//	Skip             the one transaction that cannot be applied
+//	ListConflicts, ShowConflict, ClearConflicts
+//	Cleanup          slot on the publisher, then origins, then state on the target
 //
 // Each call opens its own connections and closes them. The package does not
-// print and does not ask: the command shows a Report or a Removal, and asks the
-// operator before it sets Confirmed. Errors are *apply.Error and carry the class
-// and the remedy.
+// print and does not ask: results have a Text for people and stable JSON names for
+// scripts, and the command asks the operator before it sets Confirmed. Errors are
+// *apply.Error and carry the class and the remedy.
 package operate

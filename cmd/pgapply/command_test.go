@@ -120,6 +120,8 @@ func TestFaultsOfTheCommandLine(t *testing.T) {
 		{"conflict policy", nil, run("--on-conflict", "insert_exists=shrug"), []string{"insert_exists=shrug", "keep_local", "--on-conflict"}},
 		{"conflict policy in a variable", map[string]string{"PGAPPLY_ON_CONFLICT": "shrug"}, run(), []string{"PGAPPLY_ON_CONFLICT", `"shrug"`}},
 		{"retention", nil, run("--conflict-retention", "30"), []string{`"30" is not a time span`, "30d"}},
+		{"check without ends", nil, []string{"check"}, []string{"--source", "--target"}},
+		{"check of wrong options", nil, []string{"check", "--source", "dbname=a", "--target", "dbname=b", "--messages", "loud"}, []string{`"loud"`}},
 		{"pause without a target", nil, []string{"pause"}, []string{"--target", "PGAPPLY_TARGET"}},
 		{"resume without a target", nil, []string{"resume"}, []string{"--target", "PGAPPLY_TARGET"}},
 		{"skip without a position", nil, []string{"skip", "--target", "dbname=b"}, []string{"--lsn", "finished at"}},
@@ -182,7 +184,7 @@ func TestHelpIsForPeople(t *testing.T) {
 	c := call(t, nil)
 	require.NoError(t, c.err, "help is no failure")
 	for _, command := range []string{
-		"run", "status", "pause", "resume", "skip", "conflicts", "conflicts list", "conflicts show", "conflicts clear", "cleanup", "demo", "version",
+		"run", "check", "status", "pause", "resume", "skip", "conflicts", "conflicts list", "conflicts show", "conflicts clear", "cleanup", "demo", "version",
 	} {
 		words := strings.Fields(command)
 		require.Contains(t, c.out, words[0])

@@ -36,6 +36,7 @@ func newRoot(start func(context.Context, apply.Options) error) *cobra.Command {
 another PostgreSQL server, exactly once and in commit order.
 
   try it         pgapply demo
+  prepare        pgapply check --source URI --target URI --publication NAME
   replicate      pgapply run --source URI --target URI --publication NAME
   look at it     pgapply status --source URI --target URI`,
 		Version:       version,
@@ -50,7 +51,7 @@ another PostgreSQL server, exactly once and in commit order.
 	root.SetVersionTemplate("pgapply {{.Version}}\n")
 	root.DisableFlagsInUseLine = true
 	root.SuggestionsMinimumDistance = suggestionDistance
-	root.AddCommand(newRun(start), newStatus(), newPause(), newResume(), newSkip(), newConflicts(), newCleanup(), newDemo(), newVersion())
+	root.AddCommand(newRun(start), newCheck(), newStatus(), newPause(), newResume(), newSkip(), newConflicts(), newCleanup(), newDemo(), newVersion())
 	return root
 }
 

@@ -42,6 +42,13 @@ needs a person (--on-error stop), 7 slot lost: only a new copy can help.`,
 		options.Log, options.Version = logger, version
 		return start(cmd.Context(), options)
 	})
+	v.engineFlags(&options)
+	v.group("Logs", log.flags)
+	return v.Command
+}
+
+// engineFlags adds the flags for what the engine is to do.
+func (v *verb) engineFlags(options *apply.Options) {
 	v.group("Which subscription", func(flags *pflag.FlagSet) {
 		connectionFlags(flags, &options.Name, &options.Source, &options.Target, &options.SourcePassfile, &options.TargetPassfile)
 		flags.BoolVar(&options.Wait, "wait", options.Wait, "wait for a slot or an origin that somebody else holds")
@@ -55,7 +62,7 @@ needs a person (--on-error stop), 7 slot lost: only a new copy can help.`,
 		flags.StringVar(&options.Streaming, "streaming", options.Streaming, "receive transactions in progress: `MODE` off, on or parallel, as far as the publisher can")
 		flags.BoolVar(&options.Binary, "binary", options.Binary, "receive values in binary form (14 and later)")
 		flags.StringVar(&options.Origin, "origin", options.Origin, "`ORIGIN` any, or none for changes that were not replicated themselves (16 and later)")
-		flags.Var(endpos{&options}, "endpos", "apply everything that committed before this `POSITION`, an LSN or the word current, then exit 0")
+		flags.Var(endpos{options}, "endpos", "apply everything that committed before this `POSITION`, an LSN or the word current, then exit 0")
 	})
 	v.group("How to apply", func(flags *pflag.FlagSet) {
 		flags.StringVar(&options.OnError, "on-error", options.OnError, "`ACTION` after an apply error: retry, pause or stop")
@@ -77,8 +84,6 @@ needs a person (--on-error stop), 7 slot lost: only a new copy can help.`,
 		flags.StringVar(&options.SpoolDir, "spool-dir", options.SpoolDir, "`DIRECTORY` for what does not fit (default the system's temporary one)")
 		flags.Var(size{&options.SpoolLimit}, "spool-limit", "most `SIZE` of what is spooled there")
 	})
-	v.group("Logs", log.flags)
-	return v.Command
 }
 
 // runEngine runs until the engine is done, or ctx stops it.

@@ -1,0 +1,180 @@
+package operate
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"pgapply/apply"
+	"pgapply/apply/state"
+	"pgapply/internal/source"
+	"pgapply/origin"
+)
+
+// publisherFacts are what the publisher says about itself.
+type publisherFacts struct {
+	identity source.Identity
+	version  int
+	role     string
+	encoding string
+	// converts: the publisher can send text in the target's encoding.
+	converts bool
+
+	ready source.Readiness
+	// logicalErr is why it cannot decode.
+	logicalErr error
+	slotsInUse int
+
+	missing   []string // publications
+	published []source.Published
+	slot      *source.Slot
+}
+
+func gatherPublisher(ctx context.Context, conn *source.Conn, identity source.Identity, f *facts) (*publisherFacts, error) {
+	p := &publisherFacts{identity: identity, version: conn.Version(), converts: true}
+	rows, err := conn.Query(ctx, `
+		SELECT current_user, pg_catalog.pg_encoding_to_char(encoding),
+			(SELECT pg_catalog.count(*) FROM pg_catalog.pg_replication_slots)
+		FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()`)
+	if err != nil {
+		return nil, fmt.Errorf("look at the publisher: %w", err)
+	}
+	p.role, p.encoding = string(rows[0][0]), string(rows[0][1])
+	if p.slotsInUse, err = strconv.Atoi(string(rows[0][2])); err != nil {
+		return nil, fmt.Errorf("count the slots of the publisher: %w", err)
+	}
+	if p.ready, err = conn.Readiness(ctx); err != nil {
+		return nil, err
+	}
+	if p.logicalErr = conn.CheckLogical(ctx); p.logicalErr != nil && source.ClassOf(p.logicalErr) != source.Configuration {
+		return nil, p.logicalErr
+	}
+	if p.missing, err = conn.MissingPublications(ctx, f.options.Publications); err != nil {
+		return nil, err
+	}
+	if p.published, err = conn.Published(ctx, f.options.Publications); err != nil {
+		return nil, err
+	}
+	if p.slot, err = conn.Slot(ctx, f.options.SlotName()); err != nil {
+		return nil, err
+	}
+	if f.target != nil {
+		p.converts, err = canConvert(ctx, conn, p.encoding, f.target.server.Encoding)
+	}
+	return p, err
+}
+
+// canConvert asks for the conversion that a session with the target's encoding as
+// its client_encoding uses. Names of encodings hold no quotes.
+func canConvert(ctx context.Context, conn *source.Conn, from, to string) (bool, error) {
+	if from == to || from == ascii || to == ascii {
+		return true, nil
+	}
+	rows, err := conn.Query(ctx, fmt.Sprintf(`SELECT FROM pg_catalog.pg_conversion WHERE condefault
+		AND conforencoding = pg_catalog.pg_char_to_encoding('%s') AND contoencoding = pg_catalog.pg_char_to_encoding('%s')`, from, to))
+	if err != nil {
+		return false, fmt.Errorf("look for a conversion from %s to %s: %w", from, to, err)
+	}
+	return len(rows) > 0, nil
+}
+
+// ascii is the encoding that says nothing about bytes above 127.
+const ascii = "SQL_ASCII"
+
+func checkLogical(f *facts) []Finding {
+	p := f.publisher
+	if p.logicalErr != nil {
+		return failed("publisher", p.logicalErr)
+	}
+	return ok("publisher", "PostgreSQL %s, database %s, role %s, wal_level %s", version(p.version), p.identity.Database, p.role, p.ready.WALLevel)
+}
+
+func checkPair(f *facts) []Finding {
+	if err := f.ends().CheckPair(); err != nil {
+		return failed("ends", err)
+	}
+	return nil
+}
+
+func checkPublications(f *facts) []Finding {
+	p := f.publisher
+	switch names := strings.Join(f.options.Publications, ", "); {
+	case len(p.missing) > 0:
+		return failure("publications", "create it on the publisher, in the database of --source: CREATE PUBLICATION ... FOR TABLE ...",
+			"the publisher's database %q has no publication %q", p.identity.Database, p.missing)
+	case len(p.published) == 0:
+		return warning("publications", "add tables: ALTER PUBLICATION ... ADD TABLE ...", "%s publish no table", names)
+	default:
+		return ok("publications", "%s publish %s", names, counted(int64(len(p.published)), "table"))
+	}
+}
+
+func checkEncodings(f *facts) []Finding {
+	const subject = "encodings"
+	from, to := f.publisher.encoding, f.target.server.Encoding
+	switch {
+	case !f.publisher.converts:
+		return failure(subject, "use a target database in encoding "+from+" or UTF8", "the publisher's %s cannot be converted to the target's %s", from, to)
+	case from == to && from != ascii:
+		return ok(subject, "%s on both ends", from)
+	case from == ascii && to == ascii:
+		return ok(subject, "%s on both ends: bytes go through as they are", ascii)
+	case from == ascii:
+		return warning(subject, "see that the publisher holds nothing but "+to,
+			"the publisher's %s says nothing about its bytes: what is no valid %s stops the subscription", from, to)
+	case to == ascii:
+		return warning(subject, "use a target database in encoding "+from, "the target's %s keeps the bytes of the publisher's %s and does not know what they mean", to, from)
+	case to == "UTF8":
+		return ok(subject, "the publisher's %s is converted to %s", from, to)
+	}
+	return warning(subject, "use a target database in encoding "+from+" or UTF8",
+		"the publisher's %s is converted to %s: a character that this does not have stops the subscription", from, to)
+}
+
+// checkSlot asks what a start asks before it streams.
+func checkSlot(f *facts) []Finding {
+	t, p, ends := f.target, f.publisher, f.ends()
+	if t.stateErr != nil {
+		return nil // said before; what it would hold is not known
+	}
+	sub := t.subscription
+	if sub == nil || sub.SlotState == state.SlotCreating {
+		ours := sub != nil && sub.SlotName == f.options.SlotName()
+		if err := ends.MayBegin(p.slot, ours); err != nil {
+			return failed("slot", err)
+		}
+		if p.slot == nil || ours {
+			return ok("slot", "%s will be created", f.options.SlotName())
+		}
+		return ok("slot", "%s will be adopted at %s", p.slot.Name, p.slot.ConfirmedFlush)
+	}
+	if err := ends.MayResume(sub, p.slot); err != nil {
+		return failed("slot", err)
+	}
+	if !t.ownOrigin {
+		return failed("slot", ends.LostOrigin(origin.Name(f.options.Name, t.server.DatabaseOID, 0)))
+	}
+	if t.progressErr != nil {
+		return failed("slot", apply.TargetError(t.progressErr))
+	}
+	known, err := ends.Known(sub, p.slot, t.progress)
+	if err != nil {
+		return failed("slot", err)
+	}
+	if p.slot.WALStatus == "unreserved" {
+		return warning("slot", "let a runner catch up, or raise max_slot_wal_keep_size", "%s is about to be lost: the publisher keeps no more WAL for it", p.slot.Name)
+	}
+	return ok("slot", "%s is confirmed up to %s, and the target is at %s", p.slot.Name, p.slot.ConfirmedFlush, known)
+}
+
+// checkPublisherRoom looks for a place for the slot, where it is to be created. That
+// there is one for the walsender is proven by this check's own.
+func checkPublisherRoom(f *facts) []Finding {
+	p := f.publisher
+	if p.slot == nil && p.slotsInUse >= p.ready.MaxSlots {
+		return failure("publisher", "raise max_replication_slots and restart the publisher, or drop a slot that is not needed",
+			"max_replication_slots is %d, and all are taken", p.ready.MaxSlots)
+	}
+	return nil
+}

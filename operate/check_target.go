@@ -1,0 +1,273 @@
+package operate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"pgapply/apply"
+	"pgapply/apply/state"
+	"pgapply/apply/target"
+	"pgapply/conflict"
+	"pgapply/internal/lsn"
+	"pgapply/origin"
+)
+
+// targetFacts are what the target says about itself.
+type targetFacts struct {
+	server state.Target
+	rights targetRights
+	room   targetRoom
+	// sessionErr is why a session that applies cannot be opened.
+	sessionErr error
+
+	// stateErr is why the recorded state cannot be read, nil also where there is none.
+	stateErr     error
+	recorded     bool // schema pgapply is there
+	subscription *state.Subscription
+	holder       *state.Holder
+	// progress is what the origins hold, and ownOrigin whether the first one is the
+	// recorded one; progressErr is why the role may not see it.
+	progress    lsn.LSN
+	progressErr error
+	ownOrigin   bool
+}
+
+type targetRights struct {
+	// MayCreateState: schema pgapply, or in it where it exists.
+	MayCreateState bool
+	// MissingFunctions are those of replication origins that the role may not call.
+	MissingFunctions []string
+}
+
+// targetRoom are limits and what is taken of them. A limit of -1 is none.
+type targetRoom struct {
+	Connections, Reserved, Connected    int
+	RoleConnections, RoleConnected      int
+	DatabaseConnections, DatabaseInUse  int
+	Origins, OriginsInUse, OriginsOfOur int
+	OriginSetting                       string
+	CommitTimestamps                    bool
+}
+
+// originFunctions are what apply sessions and the control session call.
+var originFunctions = []string{
+	"pg_replication_origin_oid", "pg_replication_origin_create", "pg_replication_origin_drop", "pg_replication_origin_session_setup",
+	"pg_replication_origin_xact_setup", "pg_replication_origin_xact_reset", "pg_replication_origin_progress",
+}
+
+func gatherTarget(ctx context.Context, session *targetSession, options apply.Options) (*targetFacts, error) {
+	f := &targetFacts{server: session.server}
+	row, err := session.conn.Query(ctx, `
+		SELECT coalesce((SELECT pg_catalog.has_schema_privilege(oid, 'CREATE') FROM pg_catalog.pg_namespace WHERE nspname = 'pgapply'),
+		                pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE')),
+		       ARRAY(SELECT p.oid::pg_catalog.regprocedure::text FROM pg_catalog.pg_proc p
+		             WHERE p.pronamespace = (SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = 'pg_catalog')
+		               AND p.proname = ANY ($1) AND NOT pg_catalog.has_function_privilege(p.oid, 'EXECUTE') ORDER BY 1)`, originFunctions)
+	if err == nil {
+		f.rights, err = pgx.CollectOneRow(row, pgx.RowToStructByPos[targetRights])
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the rights on the target: %w", err)
+	}
+	// Of others' sessions a plain role sees whose they are and where, and that is enough.
+	row, err = session.conn.Query(ctx, `
+		WITH sessions AS (SELECT usename, datname FROM pg_catalog.pg_stat_activity WHERE datid IS NOT NULL AND pid <> pg_catalog.pg_backend_pid()),
+		     settings AS (SELECT name, setting FROM pg_catalog.pg_settings)
+		SELECT (SELECT setting::int4 FROM settings WHERE name = 'max_connections'),
+		       CASE WHEN r.rolsuper THEN 0 ELSE
+		         (SELECT pg_catalog.sum(setting::int4) FROM settings WHERE name IN ('superuser_reserved_connections', 'reserved_connections')) END::int4,
+		       (SELECT pg_catalog.count(*) FROM sessions),
+		       CASE WHEN r.rolsuper THEN -1 ELSE r.rolconnlimit END, (SELECT pg_catalog.count(*) FROM sessions WHERE usename = r.rolname),
+		       CASE WHEN r.rolsuper THEN -1 ELSE d.datconnlimit END, (SELECT pg_catalog.count(*) FROM sessions WHERE datname = d.datname),
+		       o.setting::int4, (SELECT pg_catalog.count(*) FROM pg_catalog.pg_replication_origin),
+		       (SELECT pg_catalog.count(*) FROM pg_catalog.pg_replication_origin WHERE roname = $1),
+		       o.name, pg_catalog.current_setting('track_commit_timestamp')::bool
+		FROM pg_catalog.pg_roles r, pg_catalog.pg_database d,
+		     (SELECT * FROM settings WHERE name IN ('max_active_replication_origins', 'max_replication_slots') ORDER BY name LIMIT 1) o
+		WHERE r.rolname = current_user AND d.datname = pg_catalog.current_database()`, firstOrigin(session, options))
+	if err == nil {
+		f.room, err = pgx.CollectOneRow(row, pgx.RowToStructByPos[targetRoom])
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the limits of the target: %w", err)
+	}
+	f.sessionErr = trySession(ctx, options)
+	return f, f.gatherState(ctx, session, options)
+}
+
+func firstOrigin(session *targetSession, options apply.Options) string {
+	return origin.Name(options.Name, session.server.DatabaseOID, 0)
+}
+
+// trySession opens a session such as applies, and closes it: what it needs cannot all
+// be asked for in advance.
+func trySession(ctx context.Context, options apply.Options) error {
+	session, err := target.Open(ctx, target.Options{
+		URI: options.Target, Passfile: options.TargetPassfile, ApplicationName: "pgapply:" + options.Name + ":check",
+		SynchronousCommit: options.SynchronousCommit, Subscription: options.Name,
+	})
+	if err != nil {
+		return err
+	}
+	session.Close()
+	return nil
+}
+
+// gatherState reads what is recorded. That it cannot be read is a finding.
+func (f *targetFacts) gatherState(ctx context.Context, session *targetSession, options apply.Options) error {
+	store, err := state.OpenExisting(ctx, session.conn, options.Name)
+	if errors.Is(err, state.ErrNoSchema) {
+		return nil
+	}
+	f.recorded = true
+	if err != nil {
+		f.stateErr = err
+		return nil
+	}
+	if f.subscription, f.stateErr = store.Subscription(ctx); f.stateErr != nil {
+		return nil
+	}
+	if f.holder, err = store.LockHolder(ctx); err != nil {
+		return err
+	}
+	origins, err := store.Origins(ctx)
+	if err != nil {
+		return err
+	}
+	name := firstOrigin(session, options)
+	for _, known := range origins {
+		if known.Name != name || known.ID == 0 {
+			continue
+		}
+		err := session.conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_catalog.pg_replication_origin WHERE roname = $1 AND roident::int8 = $2)`,
+			name, int64(known.ID)).Scan(&f.ownOrigin)
+		if err != nil {
+			return fmt.Errorf("look for replication origin %q: %w", name, err)
+		}
+	}
+	f.progress, f.progressErr = store.Progress(ctx)
+	return nil
+}
+
+func checkTarget(f *facts) []Finding {
+	if err := f.ends().CheckTarget(); err != nil {
+		return failed("target", err)
+	}
+	server := f.target.server
+	return ok("target", "PostgreSQL %s, database %s, role %s", version(server.Version), server.Database, server.Role)
+}
+
+func checkState(f *facts) []Finding {
+	t := f.target
+	if old, ok := errors.AsType[*state.VersionError](t.stateErr); ok && old.Have < old.Want {
+		return warning("state", "`pgapply run` upgrades it when it starts; until then slot and progress cannot be checked", "%s", old.Error())
+	}
+	switch {
+	case t.stateErr != nil:
+		return failed("state", apply.TargetError(t.stateErr))
+	case !t.recorded && !t.rights.MayCreateState:
+		return failed("state", apply.TargetError(&state.PrivilegeError{
+			Role: t.server.Role, Database: t.server.Database, Err: errors.New("it has no right to create schemas"),
+		}))
+	case t.subscription == nil:
+		return ok("state", "subscription %s is new", f.options.Name)
+	}
+	var findings []Finding
+	if !t.subscription.Enabled {
+		report := Report{PausedAt: t.subscription.PausedAt, PauseReason: t.subscription.PauseReason}
+		findings = append(findings, warning("state", "`pgapply resume` when it is to go on", "the subscription is %s", report.paused())...)
+	}
+	if t.holder != nil {
+		findings = append(findings, warning("state", "if you start a second one, it waits for the first one to end", "a runner lives: %s", t.holder)...)
+	}
+	if findings != nil {
+		return findings
+	}
+	return ok("state", "subscription %s is recorded and no runner lives", f.options.Name)
+}
+
+// sessions of a runner on the target: one that applies, and one for the state.
+const runnerSessions = 2
+
+func checkConnections(f *facts) []Finding {
+	room := f.target.room
+	if f.target.holder != nil {
+		return ok("connections", "%d of %d in use, those of the runner among them", room.Connected, room.Connections)
+	}
+	const remedy = "raise it, or end sessions that are not needed"
+	for _, limit := range []struct {
+		name           string
+		allowed, inUse int
+	}{
+		{name: "max_connections", allowed: room.Connections - room.Reserved, inUse: room.Connected},
+		{name: "the role's CONNECTION LIMIT", allowed: room.RoleConnections, inUse: room.RoleConnected},
+		{name: "the database's CONNECTION LIMIT", allowed: room.DatabaseConnections, inUse: room.DatabaseInUse},
+	} {
+		if limit.allowed >= 0 && limit.allowed-limit.inUse < runnerSessions {
+			return failure("connections", remedy, "a runner needs %d connections, and %s leaves %d of %d",
+				runnerSessions, limit.name, max(0, limit.allowed-limit.inUse), limit.allowed)
+		}
+	}
+	return ok("connections", "%d of %d in use; a runner takes %d", room.Connected, room.Connections, runnerSessions)
+}
+
+func checkOrigins(f *facts) []Finding {
+	room := f.target.room
+	if room.OriginsOfOur == 0 && room.OriginsInUse >= room.Origins {
+		// Origins that nobody uses take no place, but which these are is not for all to see.
+		level := warning
+		if room.Origins == 0 {
+			level = failure
+		}
+		return level("origins", "raise "+room.OriginSetting+" and restart the target, or drop origins that are not needed",
+			"%s is %d, and %d replication origins exist", room.OriginSetting, room.Origins, room.OriginsInUse)
+	}
+	return ok("origins", "%d of %d replication origins exist", room.OriginsInUse, room.Origins)
+}
+
+func checkOriginFunctions(f *facts) []Finding {
+	missing := f.target.rights.MissingFunctions
+	if len(missing) == 0 {
+		return ok("role", "%s may use replication origins", f.target.server.Role)
+	}
+	return failure("role", fmt.Sprintf("as an administrator, in database %q: GRANT EXECUTE ON FUNCTION %s TO %s",
+		f.target.server.Database, "pg_catalog."+strings.Join(missing, ", pg_catalog."), pgx.Identifier{f.target.server.Role}.Sanitize()),
+		"%s may not use replication origins, in which the position commits together with the rows", f.target.server.Role)
+}
+
+func checkReplicaRole(f *facts) []Finding {
+	err := f.target.sessionErr
+	if err == nil {
+		return ok("role", "%s may set session_replication_role", f.target.server.Role)
+	}
+	const insufficientPrivilege = "42501"
+	refusal, isRefusal := errors.AsType[*pgconn.PgError](err)
+	if !isRefusal || refusal.Code != insufficientPrivilege {
+		return failed("role", apply.TargetError(err))
+	}
+	remedy := "as an administrator: GRANT SET ON PARAMETER session_replication_role TO " + pgx.Identifier{f.target.server.Role}.Sanitize()
+	if f.target.server.Version < 15_00_00 {
+		remedy = "use a superuser: before 15 only those may set it"
+	}
+	return failure("role", remedy, "%s may not open a session that applies: %s", f.target.server.Role, refusal.Message)
+}
+
+func checkCommitTimestamps(f *facts) []Finding {
+	const subject = "commit times"
+	remedy := "set track_commit_timestamp = on and restart the target"
+	policies := &f.options.OnConflict
+	switch {
+	case f.target.room.CommitTimestamps:
+		return ok(subject, "track_commit_timestamp is on")
+	case policies.Uses(conflict.LastUpdateWins):
+		return failure(subject, remedy, "track_commit_timestamp is off, and last_update_wins compares commit times")
+	case strings.Contains(strings.Join(policies.Strings(), " "), "_origin_differs="):
+		return warning(subject, remedy, "track_commit_timestamp is off: that somebody else wrote a row is never noticed, and the policies for it decide nothing")
+	}
+	return ok(subject, "track_commit_timestamp is off: that somebody else wrote a row is not noticed, which no policy needs")
+}
