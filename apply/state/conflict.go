@@ -13,9 +13,10 @@ import (
 )
 
 // RecordConflict records a conflict from the control session, for a transaction
-// that was rolled back: what its own session writes would be lost with it. JSON is
-// given in UTF-8. The record of a failed row is made once, however often its
-// transaction is tried. It returns the record's number, and whether it is new.
+// that was rolled back: what its own session writes would be lost with it. Names and
+// values are in the target database's encoding, as sessions that apply have them. The
+// record of a failed row is made once, however often its transaction is tried. It
+// returns the record's number, and whether it is new.
 func (s *Store) RecordConflict(ctx context.Context, c conflict.Conflict) (id int64, fresh bool, err error) {
 	local, err := json.Marshal(nonNil(c.Local))
 	if err != nil {
@@ -27,11 +28,11 @@ func (s *Store) RecordConflict(ctx context.Context, c conflict.Conflict) (id int
 	}
 	found, err := rows(ctx, s, "record a conflict", pgx.RowToStructByPos[record], `
 		WITH given (schemaname, relname, conflict_type, remote_commit_lsn, replica_identity, remote_tuple) AS (
-			SELECT $2::text, $3::text, $4::text, $5::text::pg_lsn, $6::text::jsonb, $7::text::jsonb
+			SELECT `+fromBytes("$2")+`, `+fromBytes("$3")+`, $4::text, $5::text::pg_lsn, `+fromBytes("$6")+`::jsonb, `+fromBytes("$7")+`::jsonb
 		), fresh AS (
 			INSERT INTO pgapply.conflict (subscription, schemaname, relname, conflict_type, remote_commit_lsn, replica_identity, remote_tuple,
 				remote_xid, remote_commit_ts, remote_origin, local_conflicts, policy, resolution)
-			SELECT $1, g.*, $8, $9, nullif($10, ''), $11::text::jsonb, $12, $13 FROM given g
+			SELECT $1, g.*, $8, $9, nullif(`+fromBytes("$10")+`, ''), `+fromBytes("$11")+`::jsonb, $12, $13 FROM given g
 			ON CONFLICT DO NOTHING
 			RETURNING id
 		)
@@ -42,21 +43,26 @@ func (s *Store) RecordConflict(ctx context.Context, c conflict.Conflict) (id int
 			AND c.schemaname = g.schemaname AND c.relname = g.relname AND c.conflict_type = g.conflict_type
 			AND c.replica_identity IS NOT DISTINCT FROM g.replica_identity AND c.remote_tuple IS NOT DISTINCT FROM g.remote_tuple
 			AND NOT EXISTS (SELECT FROM fresh)`,
-		c.Schema, c.Table, string(c.Type), c.FinishLSN.String(), jsonText(c.ReplicaIdentity), jsonText(c.RemoteTuple),
-		int64(c.RemoteXID), orNil(c.RemoteTime), c.RemoteOrigin, string(local), string(c.Policy), string(c.Resolution))
+		[]byte(c.Schema), []byte(c.Table), string(c.Type), c.FinishLSN.String(), orNull(c.ReplicaIdentity), orNull(c.RemoteTuple),
+		int64(c.RemoteXID), orNil(c.RemoteTime), []byte(c.RemoteOrigin), local, string(c.Policy), string(c.Resolution))
 	if err != nil || len(found) == 0 { // none where another row has the same hash
 		return 0, false, err
 	}
 	return found[0].ID, found[0].Fresh, nil
 }
 
-// jsonText is the text of a JSON value, or nil, which becomes NULL.
-func jsonText(value json.RawMessage) *string {
-	text := string(value)
-	if text == "" || text == "null" {
+// fromBytes makes text of a parameter in the database's encoding, where text itself
+// would be taken for the session's.
+func fromBytes(parameter string) string {
+	return "pg_catalog.convert_from(" + parameter + "::bytea, pg_catalog.getdatabaseencoding())"
+}
+
+// orNull makes NULL of the JSON value null.
+func orNull(value json.RawMessage) []byte {
+	if string(value) == "null" {
 		return nil
 	}
-	return &text
+	return value
 }
 
 // orNil makes NULL of the zero time.

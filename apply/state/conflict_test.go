@@ -62,6 +62,29 @@ func TestConflictIsRecordedWhole(t *testing.T) {
 	})
 }
 
+// What sessions that apply have read is in the database's encoding.
+func TestConflictInAnotherEncoding(t *testing.T) {
+	server := pgtest.SharedServer(t)
+	for encoding, letter := range map[string]string{"LATIN1": "\xe4", "SQL_ASCII": "\xe4", "UTF8": "ä"} {
+		database := "conflict_" + strings.ToLower(encoding)
+		pgtest.Exec(t, server.URI("postgres"), fmt.Sprintf(`create database %s encoding '%s' template template0 locale 'C'`, database, encoding))
+		t.Cleanup(func() { pgtest.Exec(t, server.URI("postgres"), `drop database `+database+` with (force)`) })
+		uri := server.URI(database)
+		store := open(t, uri, "orders")
+		tuple := []byte(`{"a": "` + letter + `"}`)
+		id, _, err := store.RecordConflict(t.Context(), conflict.Conflict{
+			Type: conflict.UpdateMissing, Schema: "s", Table: letter, RemoteOrigin: letter, ReplicaIdentity: tuple, RemoteTuple: tuple,
+			Local: []conflict.Local{{Tuple: tuple}}, Resolution: conflict.Failed,
+		})
+		require.NoError(t, err, encoding)
+		text := fmt.Sprintf("%x", letter)
+		require.Equal(t, strings.Join([]string{text, text, text, text, text}, "|"), pgtest.Query(t, uri, `
+			select encode(relname::bytea, 'hex'), encode(remote_origin::bytea, 'hex'), encode((replica_identity ->> 'a')::bytea, 'hex'),
+				encode((remote_tuple ->> 'a')::bytea, 'hex'), encode((local_conflicts -> 0 -> 'tuple' ->> 'a')::bytea, 'hex')
+			from pgapply.conflict where id = $1`, id), encoding)
+	}
+}
+
 func TestFailureIsRecordedOncePerTransactionAndRow(t *testing.T) {
 	ctx := t.Context()
 	store := open(t, pgtest.Database(t, pgtest.SharedServer(t)), "orders")
