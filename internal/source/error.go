@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"pgapply/internal/conninfo"
 )
 
 // Class says what an error of this package asks for.
@@ -157,7 +159,7 @@ func ClassOf(err error) Class {
 		return Transient
 	case is[*AuthenticationError](err):
 		return Authentication
-	case is[*ConfigurationError](err), is[*PublicationMissingError](err):
+	case is[*ConfigurationError](err), is[*PublicationMissingError](err), is[*conninfo.Error](err):
 		return Configuration
 	case errors.Is(err, ErrInterrupted), errors.Is(err, ErrClosed), errors.Is(err, context.Canceled):
 		return Other
@@ -223,9 +225,7 @@ func is[T error](err error) bool {
 // connectError gives a failed attempt its type. The message lists every address
 // that was tried; it names neither password nor connection string.
 func connectError(config *pgconn.Config, err error) error {
-	if typed, ok := errors.AsType[*pgconn.ConnectError](err); ok {
-		err = &flatError{typed.Unwrap()}
-	}
+	err = conninfo.ConnectError(err)
 	server, isServer := errors.AsType[*pgconn.PgError](err)
 	switch {
 	case isServer && classOfState(server.Code) == Authentication, isServer && server.Code == "42501":
@@ -240,13 +240,6 @@ func connectError(config *pgconn.Config, err error) error {
 	}
 	return fmt.Errorf("connect to the publisher: %w", err)
 }
-
-// flatError puts the message of joined errors on one line.
-type flatError struct{ err error }
-
-func (e *flatError) Error() string { return strings.ReplaceAll(e.err.Error(), "\n", "; ") }
-
-func (e *flatError) Unwrap() error { return e.err }
 
 var lastNumber = regexp.MustCompile(`(\d+)\D*$`)
 
