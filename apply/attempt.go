@@ -50,7 +50,7 @@ type attempt struct {
 func (a *attempt) run(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
 		a.refuseTarget, a.connectPublisher, a.refuseSource, a.refuseSlot, a.lock, a.enabled,
-		a.openSession, a.settleSlot, a.joinTables,
+		a.openSession, a.settleSlot, a.joinTables, a.warnOfSideEffects,
 	} {
 		if err := step(ctx); err != nil {
 			return err
@@ -255,6 +255,25 @@ func (a *attempt) acquireOrigin(ctx context.Context) error {
 	}))
 }
 
+// forgetPublisher gives the stream a session with the publisher that has not looked
+// at any table. A walsender keeps the definitions that it has seen and decodes also
+// changes from before them in their light: a column that was dropped since would be
+// left out, and one of another type misread.
+func (a *attempt) forgetPublisher(ctx context.Context) error {
+	before := a.identity
+	if err := a.publisher.Close(); err != nil {
+		return SourceError(err)
+	}
+	a.publisher = nil
+	if err := a.connectPublisher(ctx); err != nil {
+		return err
+	}
+	if a.identity.SystemID != before.SystemID || a.identity.Database != before.Database {
+		return &Error{Class: Source, Err: errors.New("--source leads to another publisher than a moment ago"), Retryable: true}
+	}
+	return nil
+}
+
 // stream runs the stream, with a heartbeat beside it.
 func (a *attempt) stream(ctx context.Context) error {
 	files, err := spool.Open(a.options.SpoolDir, a.options.SpoolLimit)
@@ -266,6 +285,9 @@ func (a *attempt) stream(ctx context.Context) error {
 			a.log.Warn("remove the spool", zap.Error(err))
 		}
 	}()
+	if err := a.forgetPublisher(ctx); err != nil {
+		return err
+	}
 	feed, err := a.startStream(ctx)
 	if err != nil {
 		return err

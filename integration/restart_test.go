@@ -187,3 +187,22 @@ func TestRestartBesideALock(t *testing.T) {
 	l.same(`SELECT * FROM locked`)
 	l.stop()
 }
+
+// TestDecodedAsItWas: changes that wait in the slot while the publisher's table gets
+// another definition are those of the old one.
+func TestDecodedAsItWas(t *testing.T) {
+	t.Parallel()
+	l := newLink(t)
+	l.both(`CREATE TABLE t (a int PRIMARY KEY, b text, c int)`)
+	l.onTarget(`ALTER TABLE t ALTER c TYPE text`)
+	l.onSource(`CREATE PUBLICATION p FOR TABLE t`)
+	l.start()
+	l.stop()
+	l.onSource(`INSERT INTO t VALUES (1, 'dropped since', 25)`,
+		`ALTER TABLE t DROP COLUMN b`, `INSERT INTO t VALUES (2, 26)`,
+		`ALTER TABLE t ALTER c TYPE text`, `INSERT INTO t VALUES (3, 'word')`)
+	l.start()
+	l.catchUp()
+	require.Equal(t, "1|dropped since|25\n2||26\n3||word", pgtest.Query(t, l.target, `SELECT * FROM t ORDER BY a`))
+	l.stop()
+}
