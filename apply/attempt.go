@@ -50,7 +50,7 @@ type attempt struct {
 func (a *attempt) run(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
 		a.refuseTarget, a.connectPublisher, a.refuseSource, a.refuseSlot, a.lock, a.enabled,
-		a.openSession, a.settleSlot, a.joinTables,
+		a.openSession, a.settleSlot, a.joinTables, a.warnOfSideEffects,
 	} {
 		if err := step(ctx); err != nil {
 			return err

@@ -83,10 +83,11 @@ func (c *control) beat() {
 	var writtenAt, prunedAt time.Time
 	for {
 		if time.Since(prunedAt) >= prunePause {
-			if _, err := c.store.Prune(c.ctx, c.engine.options.ConflictRetention); err != nil {
-				c.note(err)
+			deleted, err := c.store.Prune(c.ctx, c.engine.options.ConflictRetention)
+			c.note(err)
+			if deleted < state.PruneLimit {
+				prunedAt = time.Now()
 			}
-			prunedAt = time.Now()
 		}
 		status := c.engine.Status()
 		if changed(written, status) || time.Since(writtenAt) >= state.HeartbeatInterval {

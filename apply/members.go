@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"pgapply/apply/catalog"
 	"pgapply/apply/state"
 	"pgapply/internal/source"
 )
@@ -90,5 +91,24 @@ func (a *attempt) joinTables(ctx context.Context) error {
 	a.engine.mu.Lock()
 	defer a.engine.mu.Unlock()
 	a.engine.mu.status.Tables = state.CountTables(known)
+	return nil
+}
+
+// warnOfSideEffects says at the first start what will fire on the target and would
+// not natively. Nothing can keep it from firing for what is written in SQL.
+func (a *attempt) warnOfSideEffects(context.Context) error {
+	if a.engine.streamed {
+		return nil
+	}
+	effects, err := catalog.LoadSideEffects(a.session)
+	if err != nil {
+		return TargetError(err)
+	}
+	for _, effect := range effects {
+		if a.member.known[state.Table{Schema: effect.Schema, Name: effect.Table}] {
+			a.log.Warn(effect.String()+" is enabled for replicated changes and will fire, as it would not in the built-in subscription",
+				zap.String("schema", effect.Schema), zap.String("table", effect.Table))
+		}
+	}
 	return nil
 }

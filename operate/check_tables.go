@@ -19,10 +19,8 @@ type tableFacts struct {
 	// bound is nil where the two do not fit, and mismatch says why.
 	bound    *catalog.Table
 	mismatch *catalog.MismatchError
-	// local is nil where the target has no such table; absent says that it has nothing
-	// of that name.
+	// local is nil where the target has no such table.
 	local       *localTable
-	absent      bool
 	sideEffects []catalog.SideEffect
 }
 
@@ -31,7 +29,6 @@ func (t *tableFacts) name() string { return t.Schema + "." + t.Name }
 // localTable is what matters of the target's table beside its columns and its key.
 type localTable struct {
 	Schema, Name string
-	Kind         string // pg_class.relkind
 	Owner        string
 	// TrustedOwner is the role itself, or a superuser.
 	TrustedOwner bool
@@ -66,10 +63,6 @@ func gatherTables(ctx context.Context, conn *pgx.Conn, published []source.Publis
 	tables := make([]tableFacts, len(published))
 	for i := range published {
 		t := tableFacts{Published: published[i], local: local[published[i].Table], sideEffects: sideEffects[published[i].Table]}
-		t.absent = t.local == nil
-		if !t.absent && t.local.Kind != "r" && t.local.Kind != "p" {
-			t.local = nil
-		}
 		var fits bool
 		if t.bound, err = catalog.Load(q, relation(&t.Published), false); err != nil {
 			if t.mismatch, fits = catalog.AsMismatch(err); !fits {
@@ -114,7 +107,7 @@ func gatherLocal(ctx context.Context, conn *pgx.Conn, published []source.Publish
 		return nil, err
 	}
 	rows, err := conn.Query(ctx, `
-		SELECT w.schema, w.name, c.relkind::text, o.rolname, o.rolsuper OR o.rolname = current_user,
+		SELECT w.schema, w.name, o.rolname, o.rolsuper OR o.rolname = current_user,
 		       c.relpersistence = 'u', pg_catalog.has_schema_privilege(n.oid, 'USAGE'),
 		       ARRAY(SELECT p FROM pg_catalog.jsonb_array_elements_text(w.rights) p
 		             WHERE NOT pg_catalog.has_table_privilege(c.oid, p)
@@ -129,7 +122,7 @@ func gatherLocal(ctx context.Context, conn *pgx.Conn, published []source.Publish
 		             WHERE k.conrelid = c.oid AND k.contype IN ('p', 'u') AND k.condeferrable ORDER BY 1)
 		FROM pg_catalog.jsonb_to_recordset($1::text::jsonb) AS w (schema text, name text, columns jsonb, rights jsonb)
 		JOIN pg_catalog.pg_namespace n ON n.nspname = w.schema
-		JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = w.name
+		JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = w.name AND c.relkind IN ('r', 'p')
 		JOIN pg_catalog.pg_roles o ON o.oid = c.relowner`, string(text))
 	if err != nil {
 		return nil, fmt.Errorf("look at the tables of the target: %w", err)
@@ -206,7 +199,7 @@ func checkMismatch(f *facts, t *tableFacts) []Finding {
 	switch {
 	case t.mismatch == nil || t.Schema == "pgapply":
 		return nil
-	case t.absent && f.options.MissingTable == "skip":
+	case t.mismatch.Missing && f.options.MissingTable == "skip":
 		return warning(t.name(), "create it on the target if its changes are wanted: --missing-table skip leaves them out", "%s", t.mismatch)
 	}
 	return failure(t.name(), t.mismatch.Hint, "%s", t.mismatch)

@@ -1,7 +1,10 @@
 package operate
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"pgapply/apply/state"
@@ -166,21 +169,23 @@ func tablesLine(tables map[string]int) string {
 	return strings.Join(parts, ", ")
 }
 
-// conflictsLine names the types in their own order.
+// conflictsLine names the types in their own order, and then those that are not of a
+// conflict, or of a later version.
 func conflictsLine(stats state.ConflictStats) string {
 	if stats.Total == 0 {
 		return "none recorded"
 	}
-	var parts []string
-	rest := stats.Total
-	for _, kind := range conflict.Types() {
-		if n := stats.Types[string(kind)]; n > 0 {
-			parts = append(parts, count(n)+" "+string(kind))
-			rest -= n
+	names := slices.Sorted(maps.Keys(stats.Types))
+	order := func(name string) int {
+		if place := slices.Index(conflict.Types(), conflict.Type(name)); place >= 0 {
+			return place
 		}
+		return len(conflict.Types())
 	}
-	if rest > 0 {
-		parts = append(parts, count(rest)+" other")
+	slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(order(a), order(b)) })
+	var parts []string
+	for _, name := range names {
+		parts = append(parts, count(stats.Types[name])+" "+name)
 	}
 	line := strings.Join(parts, ", ")
 	if stats.Last != nil {

@@ -65,7 +65,7 @@ func newConflictsList() *cobra.Command {
 
 func filterFlags(flags *pflag.FlagSet, filter *state.ConflictFilter, since *moment) {
 	flags.StringVar(&filter.Table, "table", "", "those on this `TABLE`, with or without its schema")
-	flags.StringVar(&filter.Type, "type", "", "those of this `TYPE`, such as update_missing")
+	flags.StringVar(&filter.Type, "type", "", "those of this `TYPE`, such as update_missing, or skipped for rows of skipped transactions")
 	flags.Var(since, "since", "those not older than a `TIME`, such as 7d or 90m, or recorded since a date or an RFC 3339 time")
 }
 

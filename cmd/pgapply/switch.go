@@ -12,9 +12,9 @@ func newPause() *cobra.Command {
 	v := newVerb(&cobra.Command{
 		Use:   "pause",
 		Short: "Stop applying until resume, and keep the slot",
-		Long: `Makes the runner stop applying after the transaction in work, and waits until it
-has. The runner goes on living and answers the publisher, which keeps its WAL
-meanwhile. A runner that is started later waits as well.`,
+		Long: `Makes the runner end its stream after the transaction in work, and waits until it
+has. The runner goes on living and keeps its lock; the publisher keeps the WAL that
+the slot needs. A runner that is started later waits as well.`,
 		Example: `  pgapply pause --reason 'new index on orders'`,
 	}, func(cmd *cobra.Command) error {
 		if err := targetGiven(cmd, ends.Target); err != nil {
