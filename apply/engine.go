@@ -219,6 +219,7 @@ func (e *Engine) Status() state.Status {
 		Deleted: progress.Deletes, Truncated: progress.Truncates,
 	}
 	status.Misses = state.Misses{Update: progress.Conflicts[conflict.UpdateMissing], Delete: progress.Conflicts[conflict.DeleteMissing]}
+	status.Conflicts = progress.Conflicts
 	status.MemoryBytes, status.SpoolBytes = progress.Assembler.MemoryBytes, progress.Assembler.SpooledBytes
 	status.OpenStreams = progress.Assembler.OpenStreams
 	status.SetLag(status.UpdatedAt)

@@ -3,6 +3,7 @@ package state
 import (
 	"time"
 
+	"pgapply/conflict"
 	"pgapply/internal/lsn"
 )
 
@@ -61,8 +62,8 @@ type Status struct {
 	Groups       int64  `json:"groups"`
 	Rows         Rows   `json:"rows"`
 	Misses       Misses `json:"misses"`
-	// Conflicts counts by type what was found, resolved or not.
-	Conflicts map[string]int64 `json:"conflicts,omitempty"`
+	// Conflicts counts by type those that were resolved.
+	Conflicts map[conflict.Type]int64 `json:"conflicts,omitempty"`
 	Retries   int64            `json:"retries"`
 
 	MemoryBytes int64 `json:"memory_bytes"`
