@@ -219,7 +219,7 @@ func (e *Engine) Status() state.Status {
 		Deleted: progress.Deletes, Truncated: progress.Truncates,
 	}
 	status.Misses = state.Misses{Update: progress.Conflicts[conflict.UpdateMissing], Delete: progress.Conflicts[conflict.DeleteMissing]}
-	status.Conflicts = progress.Conflicts
+	status.Conflicts, status.Messages = progress.Conflicts, progress.Messages
 	status.MemoryBytes, status.SpoolBytes = progress.Assembler.MemoryBytes, progress.Assembler.SpooledBytes
 	status.OpenStreams = progress.Assembler.OpenStreams
 	status.SetLag(status.UpdatedAt)
@@ -237,6 +237,7 @@ func sum(base, running stream.Progress) stream.Progress {
 	running.Deletes += base.Deletes
 	running.Truncates += base.Truncates
 	running.NotMember += base.NotMember
+	running.Messages += base.Messages
 	for t, count := range base.Conflicts {
 		if running.Conflicts == nil {
 			running.Conflicts = make(map[conflict.Type]int64)

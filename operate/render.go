@@ -140,6 +140,9 @@ func statusLines(page *page, status *state.Status) {
 	if status.Misses != (state.Misses{}) {
 		page.line("missing rows", "%s, %s", counted(status.Misses.Update, "update"), counted(status.Misses.Delete, "delete"))
 	}
+	if status.Messages > 0 {
+		page.line("messages", "%s", count(status.Messages))
+	}
 	page.line("memory", "%s; spool %s; %s", part(status.MemoryBytes, status.MemoryLimit), part(status.SpoolBytes, status.SpoolLimit),
 		counted(int64(status.OpenStreams), "open stream"))
 	if status.Retries > 0 {

@@ -64,7 +64,9 @@ type Status struct {
 	Misses       Misses `json:"misses"`
 	// Conflicts counts by type those that were resolved.
 	Conflicts map[conflict.Type]int64 `json:"conflicts,omitempty"`
-	Retries   int64            `json:"retries"`
+	// Messages counts logical messages, where they are asked for.
+	Messages int64 `json:"messages"`
+	Retries  int64 `json:"retries"`
 
 	MemoryBytes int64 `json:"memory_bytes"`
 	MemoryLimit int64 `json:"memory_limit_bytes"`

@@ -25,7 +25,7 @@ func full() *Status {
 		Received: 0x16B374D8, Applied: 0x16B374D7, Flushed: 0x16B374D6, Acknowledged: 0x16B374D5,
 		LagBytes: 1, LagSeconds: 2.5, LastCommitTime: &at,
 		Transactions: 3, Groups: 4, Rows: Rows{Inserted: 5, Updated: 6, Deleted: 7, Truncated: 8}, Misses: Misses{Update: 9, Delete: 10},
-		Conflicts: map[conflict.Type]int64{conflict.InsertExists: 18}, Retries: 11,
+		Conflicts: map[conflict.Type]int64{conflict.InsertExists: 18}, Messages: 19, Retries: 11,
 		MemoryBytes: 12, MemoryLimit: 13, SpoolBytes: 14, SpoolLimit: 15, OpenStreams: 16,
 		LastError: "broken", LastErrorHint: "mend it", LastErrorAt: &at,
 		Tables: map[string]int{"r": 17},
