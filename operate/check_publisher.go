@@ -104,9 +104,9 @@ func checkPublications(f *facts) []Finding {
 		return failure("publications", "create it on the publisher, in the database of --source: CREATE PUBLICATION ... FOR TABLE ...",
 			"the publisher's database %q has no publication %q", p.identity.Database, p.missing)
 	case len(p.published) == 0:
-		return warning("publications", "add tables: ALTER PUBLICATION ... ADD TABLE ...", "%s publish no table", names)
+		return warning("publications", "add tables: ALTER PUBLICATION ... ADD TABLE ...", "no table is published by %s", names)
 	default:
-		return ok("publications", "%s publish %s", names, counted(int64(len(p.published)), "table"))
+		return ok("publications", "%s published by %s", counted(int64(len(p.published)), "table"), names)
 	}
 }
 

@@ -177,16 +177,12 @@ func checkState(f *facts) []Finding {
 	case t.subscription == nil:
 		return ok("state", "subscription %s is new", f.options.Name)
 	}
-	var findings []Finding
 	if !t.subscription.Enabled {
 		report := Report{PausedAt: t.subscription.PausedAt, PauseReason: t.subscription.PauseReason}
-		findings = append(findings, warning("state", "`pgapply resume` when it is to go on", "the subscription is %s", report.paused())...)
+		return warning("state", "`pgapply resume` when it is to go on", "the subscription is %s", report.paused())
 	}
 	if t.holder != nil {
-		findings = append(findings, warning("state", "if you start a second one, it waits for the first one to end", "a runner lives: %s", t.holder)...)
-	}
-	if findings != nil {
-		return findings
+		return ok("state", "subscription %s is recorded, and a runner lives: %s", f.options.Name, t.holder)
 	}
 	return ok("state", "subscription %s is recorded and no runner lives", f.options.Name)
 }
