@@ -30,7 +30,8 @@ GOLANGCILINT := bin/tools/golangci-lint-$(GOLANGCILINT_VERSION)/golangci-lint
 # What the targets below can be asked for: make integration PG=16
 PG       ?= 18
 CRASHES  ?= 100
-ROUNDS   ?= 10
+SEEDS    ?= 10
+FIRST    ?= 1
 FUZZTIME ?= 30s
 
 ##@ Everyday
@@ -46,7 +47,7 @@ build: ## Build bin/pgapply
 demo: build ## Replicate between two throw-away servers, and compare every row
 	bin/pgapply demo
 
-test: unit race integration ## Everything a change must pass: what CI runs
+test: unit race integration oracle ## Everything a change must pass: what CI runs
 	@echo "make test: passed"
 
 fmt: $(GOFUMPT) ## Format all Go files
@@ -69,8 +70,8 @@ integration: ## The whole engine against real servers of major PG (18)
 matrix: ## Every publisher from 10 on into target 18, and publisher 18 into every target from 14 on
 	PGAPPLY_MATRIX=all $(GOTEST) -timeout 60m -run '^TestMajors$$' -v ./integration
 
-oracle: ## Random workloads into a native subscription and into pgapply in every mode, ROUNDS (10) times
-	PGAPPLY_TEST_ROUNDS=$(ROUNDS) $(GOTEST) -timeout 60m -run '^TestOracle$$' -v ./integration
+oracle: ## Random scripts into a native subscription and into pgapply in every mode: SEEDS (10) of them from FIRST (1) on
+	PGAPPLY_TEST_MAJOR=$(PG) PGAPPLY_TEST_SEED=$(FIRST) PGAPPLY_TEST_SEEDS=$(SEEDS) $(GOTEST) -timeout 120m ./integration/oracle
 
 crash: ## Kill pgapply and both servers, CRASHES (100) times each, under load
 	PGAPPLY_TEST_CRASHES=$(CRASHES) $(GOTEST) -timeout 120m -run '^TestKill' -v ./integration

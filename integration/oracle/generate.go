@@ -1,0 +1,242 @@
+package oracle
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"pgapply/apply"
+	"pgapply/apply/stream"
+)
+
+// Servers are what a script can count on.
+type Servers struct {
+	Publisher, Target int             // majors
+	Extensions        map[string]bool // that both have, and "icu" and "xml" where both were built with them
+}
+
+// both tells whether both ends are of a major or a newer one.
+func (s Servers) both(major int) bool { return min(s.Publisher, s.Target) >= major }
+
+func (s Servers) knows(k *kind) bool {
+	return s.both(k.since) && (k.extension == "" || s.Extensions[k.extension])
+}
+
+// generator writes a script. All that it decides comes from r, so that a seed
+// always gives the same script.
+type generator struct {
+	r       *rand.Rand
+	servers Servers
+	script  *draft
+	clock   int
+	made    map[string]int // units of types and the like, by what makes them
+	tables  []*table
+
+	viaRoot, publishGenerated, allTables bool
+
+	sessions []*session
+	// prepared transactions that wait for their end.
+	prepared []*session
+	gids     int
+	// pauses are the engines that are stopped, by index: the unit of the pause.
+	pauses map[int]int
+}
+
+// draft is a script that is being written.
+type draft struct {
+	Script
+	// binary says that values in binary form can be applied to the target's types.
+	binary bool
+}
+
+func (g *generator) chance(percent int) bool { return g.r.IntN(100) < percent }
+
+func pick[T any](g *generator, from []T) T { return from[g.r.IntN(len(from))] }
+
+// use counts a feature.
+func (g *generator) use(feature string) { g.script.Features[feature]++ }
+
+func (g *generator) unit(rank int, needs ...int) int {
+	g.script.units = append(g.script.units, unit{rank: rank, needs: needs})
+	return len(g.script.units) - 1
+}
+
+func (g *generator) add(s step) {
+	g.clock++
+	s.clock = g.clock
+	g.script.steps = append(g.script.steps, s)
+}
+
+// plain adds a statement that never looks different.
+func (g *generator) plain(unit int, on place, session, sql string) {
+	g.add(step{unit: unit, on: on, session: session, text: func(view) string { return sql }})
+}
+
+// Generate writes the script of a seed.
+func Generate(seed uint64, servers Servers) *Script {
+	g := &generator{
+		r: rand.New(rand.NewPCG(seed, 0)), servers: servers, made: map[string]int{}, pauses: map[int]int{},
+		script: &draft{Script: Script{Seed: seed, Features: map[string]int{}, units: []unit{{fixed: true}}}, binary: true},
+	}
+	g.schema()
+	g.engines()
+	g.add(step{verb: start})
+	for i := range g.script.Modes {
+		if g.script.Modes[i].Name == "backlog" {
+			g.pause(i)
+		}
+	}
+	g.workload()
+	g.finish()
+	return &g.script.Script
+}
+
+// schema makes everything that is there before the subscriptions start.
+func (g *generator) schema() {
+	g.viaRoot = g.servers.Publisher >= 13 && g.chance(60)
+	g.allTables = g.chance(12)
+	// Both would send the columns that a target of its own generates.
+	g.publishGenerated = g.servers.Publisher >= 18 && g.chance(20)
+	g.plain(0, onBoth, "", `CREATE SCHEMA s`)
+	g.plain(0, onBoth, "", `CREATE SCHEMA "other schema"`)
+	g.settings()
+	if g.allTables {
+		g.use("all tables")
+		g.script.publications = []string{"p"}
+		g.plain(0, onPublisher, "", "CREATE PUBLICATION p FOR ALL TABLES"+g.publicationOptions())
+	}
+	for i := range 2 + g.r.IntN(4) {
+		g.addTable(i + 1)
+	}
+	if !slices.Contains(g.script.publications, "p") {
+		g.script.publications = append(g.script.publications, "p")
+		g.plain(0, onPublisher, "", "CREATE PUBLICATION p"+g.publicationOptions())
+	}
+	slices.Sort(g.script.publications)
+}
+
+// settings gives the databases defaults that must not matter.
+func (g *generator) settings() {
+	set := func(on place, setting string) {
+		g.plain(g.unit(rankStep), on, "", `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET `+setting+`', current_database()); END $$`)
+	}
+	if g.servers.Publisher >= 16 && g.chance(30) {
+		set(onPublisher, `debug_logical_replication_streaming = immediate`)
+		g.use("streamed at once")
+	}
+	if !g.chance(25) {
+		return
+	}
+	g.use("odd settings")
+	for range 3 {
+		set(pick(g, []place{onBoth, onPublisher, onTargets}), pick(g, []string{
+			`datestyle = ''SQL, DMY''`, `datestyle = ''German''`, `intervalstyle = sql_standard`, `intervalstyle = iso_8601`,
+			`extra_float_digits = -5`, `bytea_output = escape`, `timezone = ''Asia/Kathmandu''`, `search_path = ''nowhere''`,
+			`default_transaction_isolation = serializable`, `quote_all_identifiers = on`,
+		}))
+	}
+}
+
+// engines chooses the modes in which pgapply takes part.
+func (g *generator) engines() {
+	streaming := []string{"off", "on", "parallel"}
+	for _, name := range []string{"live", "backlog", "tiny"} {
+		way, binary := pick(g, streaming), g.script.binary && g.chance(40)
+		mode := Mode{Name: name, Options: "streaming=" + way}
+		if binary {
+			mode.Options += ", binary"
+			g.use("binary")
+		}
+		limits, memory := apply.DefaultOptions().MaxGroup, apply.DefaultOptions().MemoryLimit
+		switch {
+		case name == "tiny":
+			limits = stream.Limits{Transactions: 1 + g.r.IntN(7), Rows: 50, Bytes: 2000, Age: 50 * time.Millisecond}
+			memory = 1 << 20
+			mode.Options += fmt.Sprintf(", memory-limit=1MiB, max-group-transactions=%d, max-group-rows=50, max-group-bytes=2000, max-group-age=50ms", limits.Transactions)
+		case name == "backlog" && g.chance(30):
+			limits.Transactions = 1
+			mode.Options += ", max-group-transactions=1"
+		}
+		g.use(name + " streaming " + way)
+		mode.Change = func(o *apply.Options) {
+			o.Streaming, o.Binary, o.MaxGroup, o.MemoryLimit = way, binary, limits, memory
+		}
+		g.script.Modes = append(g.script.Modes, mode)
+	}
+	if g.servers.Target < 16 || g.servers.Publisher < 16 {
+		streaming = streaming[:2]
+	}
+	if g.servers.Publisher < 14 || g.servers.Target < 14 {
+		streaming = streaming[:1]
+	}
+	g.script.native = "streaming = " + pick(g, streaming)
+	g.script.nativePublishes = []string{"p"}
+}
+
+// pause stops an engine until resume.
+func (g *generator) pause(engine int) {
+	if _, stopped := g.pauses[engine]; stopped {
+		return
+	}
+	u := g.unit(rankStep)
+	g.pauses[engine] = u
+	g.add(step{verb: stop, unit: u, engine: engine})
+}
+
+func (g *generator) resume(engine int) {
+	u, stopped := g.pauses[engine]
+	if !stopped {
+		return
+	}
+	delete(g.pauses, engine)
+	g.add(step{verb: startAgain, unit: u, engine: engine})
+}
+
+// sync lets every subscription catch up, and holds the backlog's engine again.
+func (g *generator) sync(unit int) {
+	var held []int
+	for i := range g.script.Modes {
+		if _, stopped := g.pauses[i]; stopped {
+			g.resume(i)
+			held = append(held, i)
+		}
+	}
+	g.add(step{verb: catchUp, unit: unit})
+	for _, i := range held {
+		if g.script.Modes[i].Name == "backlog" {
+			g.pause(i)
+		}
+	}
+}
+
+// finish ends all transactions, lets everybody catch up and asks for all rows.
+func (g *generator) finish() {
+	for _, s := range g.sessions {
+		if s.open {
+			g.end(s)
+		}
+	}
+	for len(g.prepared) > 0 {
+		g.endPrepared()
+	}
+	for i := range g.script.Modes {
+		g.resume(i)
+	}
+	g.add(step{verb: catchUp})
+	for _, t := range g.tables {
+		g.add(step{verb: check, unit: t.unit, text: func(v view) string {
+			var shared []*column
+			for _, c := range t.columns {
+				if c.in() && !c.absent && !c.unlisted && c.generated == "" && v.alive(c.unit) {
+					shared = append(shared, c)
+				}
+			}
+			text := "SELECT " + v.refs(shared) + " FROM " + t.name
+			if t.filter != "" {
+				return text + " -- on the publisher: WHERE " + t.filter
+			}
+			return text
+		}})
+	}
+}

@@ -1,0 +1,86 @@
+package oracle
+
+import (
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"pgapply/internal/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// number is what an environment variable says.
+func number(t *testing.T, variable string, otherwise uint64) uint64 {
+	t.Helper()
+	text := os.Getenv(variable)
+	if text == "" {
+		return otherwise
+	}
+	value, err := strconv.ParseUint(text, 10, 64)
+	require.NoError(t, err, variable)
+	return value
+}
+
+// TestOracle plays PGAPPLY_TEST_SEEDS seeds from PGAPPLY_TEST_SEED on. The first
+// failure of each kind is made small.
+func TestOracle(t *testing.T) {
+	publisherMajor := int(number(t, "PGAPPLY_TEST_PUBLISHER_MAJOR", uint64(pgtest.Major(t))))
+	targetMajor := int(number(t, "PGAPPLY_TEST_TARGET_MAJOR", uint64(pgtest.Major(t))))
+	first, seeds := number(t, "PGAPPLY_TEST_SEED", 1), number(t, "PGAPPLY_TEST_SEEDS", 10)
+	shrinking := time.Duration(number(t, "PGAPPLY_TEST_SHRINK", 120)) * time.Second
+
+	publisher := pgtest.Start(t, with(PublisherSettings(publisherMajor), publisherMajor)...)
+	target := pgtest.Start(t, with(TargetSettings(targetMajor), targetMajor)...)
+	arena, err := NewArena(t.Context(), publisher, target, t.TempDir())
+	require.NoError(t, err)
+	defer arena.Close()
+
+	var failed []uint64
+	var statements, refused, rows int
+	var transactions int64
+	features := map[string]int{}
+	shrunk := map[string]bool{}
+	began := time.Now()
+	for seed := first; seed < first+seeds; seed++ {
+		script := Generate(seed, arena.Servers())
+		result, err := arena.Play(t.Context(), script)
+		require.NoError(t, err, "seed %d\n%s", seed, script)
+		statements, refused, rows = statements+result.Statements, refused+result.Refused, rows+result.Rows
+		transactions += result.Transactions
+		for feature, count := range script.Features {
+			features[feature] += count
+		}
+		if result.Failure == nil {
+			continue
+		}
+		failed = append(failed, seed)
+		t.Errorf("seed %d: %s\n%s", seed, result.Failure.Sign, result.Failure.Text)
+		if shrunk[result.Failure.Sign] {
+			continue
+		}
+		shrunk[result.Failure.Sign] = true
+		small, last := arena.Shrink(t.Context(), script, result.Failure, shrinking)
+		t.Logf("made small, it fails with\n%s\n%s", last.Text, small)
+	}
+	took := time.Since(began)
+	for _, feature := range slices.Sorted(maps.Keys(features)) {
+		t.Logf("%6d %s", features[feature], feature)
+	}
+	t.Logf("oracle: seeds %d to %d on %d to %d: %d equal, %d not %v; %d statements, %d refused, %d rows in the end, %d transactions applied, %.1f s a seed",
+		first, first+seeds-1, publisherMajor, targetMajor, seeds-uint64(len(failed)), len(failed), failed,
+		statements, refused, rows, transactions, took.Seconds()/float64(seeds))
+}
+
+func with(settings map[string]string, major int) []pgtest.Option {
+	options := []pgtest.Option{pgtest.OnMajor(major)}
+	for name, value := range settings {
+		options = append(options, pgtest.With(name, value))
+	}
+	return options
+}

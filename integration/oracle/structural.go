@@ -1,0 +1,321 @@
+package oracle
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// structural changes a table's definition while the workload goes on, in an order
+// that is right wherever a subscription stands: what widens the target goes there
+// first, and what both ends must do at once waits until everybody has caught up.
+// Only tables that no open transaction has touched are changed, so that nothing
+// waits for a lock.
+func (g *generator) structural() {
+	var idle []*table
+	for _, t := range g.tables {
+		if len(t.busy) == 0 && t.identity != noColumn {
+			idle = append(idle, t)
+		}
+	}
+	if len(idle) == 0 {
+		return
+	}
+	t := pick(g, idle)
+	u := g.unit(rankStep, t.unit)
+	for range 4 { // what does not fit the table is drawn again
+		if pick(g, []func(*table, int) bool{
+			g.addColumn, g.addColumn, g.dropColumn, g.renameColumn, g.widenColumn, g.widenColumn, g.changeIdentity,
+			g.addPartition, g.dropPartition, g.addOnTarget, g.rebuildOnTarget, g.alterPublication,
+		})(t, u) {
+			return
+		}
+	}
+}
+
+func (g *generator) ddl(u int, on place, session, format string, arguments ...any) {
+	g.plain(u, on, session, fmt.Sprintf(format, arguments...))
+}
+
+// addColumn adds a column on both ends, in the order that the table can take.
+func (g *generator) addColumn(t *table, u int) bool {
+	k := pick(g, g.kindsFor(func(k *kind) bool { return !k.incomparable && k.make == nil }))
+	g.clock++
+	c := &column{name: fmt.Sprintf("d%d", g.clock), kind: k, sqlType: k.name, unit: u}
+	add := "ALTER TABLE " + t.name + " ADD COLUMN " + c.name + " " + c.sqlType
+	if len(k.odd) > 0 && g.chance(50) {
+		add += " DEFAULT " + k.odd[0]
+		g.use("add column with default")
+	} else {
+		g.use("add column")
+	}
+	switch {
+	case t.identity == byFull:
+		// Native: until the publisher sends the column it would count as NULL when a
+		// row is searched, so both ends get it at once.
+		g.sync(u)
+		g.plain(u, onTargets, "", add)
+		g.plain(u, onPublisher, "", add)
+	case t.listed:
+		// Not in the list, so it only has to be on one end.
+		c.unlisted, c.absent = true, true
+		g.plain(u, onPublisher, "", add)
+	case g.chance(35):
+		g.plain(u, onTargets, "", add)
+		g.inTransaction(t, c, add)
+		return true
+	default:
+		g.plain(u, onTargets, "", add)
+		g.plain(u, onPublisher, "", add)
+	}
+	t.columns = append(t.columns, c)
+	return true
+}
+
+// inTransaction adds the publisher's column in the middle of a transaction. Should
+// that roll back, the column is added again behind it.
+func (g *generator) inTransaction(t *table, c *column, add string) {
+	s := pick(g, g.sessions)
+	if !s.open {
+		g.begin(s)
+	}
+	g.lock(s, t)
+	insert := func(needs ...int) {
+		(&change{g: g, s: s, t: t, unit: g.unit(rankStep, append(needs, t.unit)...)}).insert()
+	}
+	insert()
+	g.plain(c.unit, onPublisher, s.name, add)
+	columns := t.columns
+	t.columns = append(slices.Clone(columns), c)
+	insert(c.unit)
+	t.columns = columns
+	s.after = append(s.after, func() {
+		g.plain(c.unit, onPublisher, "", strings.Replace(add, "ADD COLUMN", "ADD COLUMN IF NOT EXISTS", 1))
+		t.columns = append(t.columns, c)
+	})
+	g.use("definition changed in a transaction")
+}
+
+// free columns can be dropped, renamed or given another type.
+func (g *generator) free(t *table, fits func(*column) bool) *column {
+	var free []*column
+	for _, c := range t.columns {
+		if c.in() && c != t.counter && c != t.unique && !c.filtered && c.generated == "" && (t.parts == nil || c != t.parts.column) && fits(c) {
+			free = append(free, c)
+		}
+	}
+	if len(free) == 0 {
+		return nil
+	}
+	return pick(g, free)
+}
+
+func (g *generator) dropColumn(t *table, u int) bool {
+	c := g.free(t, func(c *column) bool { return !slices.Contains(t.key, c) && (!t.listed || c.unlisted) })
+	if c == nil {
+		return false
+	}
+	g.script.units[u].needs = append(g.script.units[u].needs, c.unit)
+	drop := func(v view) string { return "ALTER TABLE " + t.name + " DROP COLUMN " + v.ref(c) }
+	if t.identity == byFull {
+		// Native: as for a column that is added.
+		g.sync(u)
+	}
+	g.add(step{unit: u, on: onPublisher, text: drop})
+	if !c.absent {
+		// The changes from before name it.
+		g.sync(u)
+		g.add(step{unit: u, on: onTargets, text: drop})
+	}
+	c.dropped = true
+	g.use("drop column")
+	return true
+}
+
+func (g *generator) renameColumn(t *table, u int) bool {
+	c := g.free(t, func(c *column) bool { return !c.absent })
+	if c == nil {
+		return false
+	}
+	g.script.units[u].needs = append(g.script.units[u].needs, c.unit)
+	g.sync(u)
+	g.clock++
+	name := fmt.Sprintf("r%d", g.clock)
+	g.add(step{unit: u, on: onBoth, text: func(v view) string {
+		return "ALTER TABLE " + t.name + " RENAME " + v.ref(c) + " TO " + name
+	}})
+	c.renames = append(c.renames, rename{unit: u, clock: g.clock + 1, name: name})
+	g.clock++
+	g.use("rename column")
+	return true
+}
+
+// widenColumn gives a column a type that takes all values of the old one: on the
+// target first, which must take the new values when they come.
+func (g *generator) widenColumn(t *table, u int) bool {
+	c := g.free(t, func(c *column) bool {
+		return len(c.kind.wider) > 0 && c.identity == "" && c.targetType == "" && !c.absent
+	})
+	if c == nil {
+		return false
+	}
+	at := slices.Index(c.kind.wider, c.sqlType) + 1
+	if at == len(c.kind.wider) {
+		return false
+	}
+	wider := c.kind.wider[at]
+	if !widens(c.sqlType, wider) && g.script.binary && len(g.script.Modes) > 0 {
+		return false // an engine may ask for binary values
+	}
+	g.script.units[u].needs = append(g.script.units[u].needs, c.unit)
+	retype := func(v view) string { return "ALTER TABLE " + t.name + " ALTER " + v.ref(c) + " TYPE " + wider }
+	g.add(step{unit: u, on: onTargets, text: retype})
+	if g.chance(50) {
+		// In between the ends differ.
+		for range g.r.IntN(3) {
+			g.statement(pick(g, g.sessions))
+		}
+	}
+	if len(t.busy) == 0 {
+		g.add(step{unit: u, on: onPublisher, text: retype})
+		c.sqlType = wider
+	} else {
+		c.targetType = wider
+	}
+	g.use("widen column")
+	return true
+}
+
+// changeIdentity changes what the publisher sends of old rows.
+func (g *generator) changeIdentity(t *table, u int) bool {
+	switch {
+	case t.parts != nil || t.filter != "" || t.listed:
+		return false
+	case t.identity == byPrimaryKey:
+		g.ddl(u, onPublisher, "", "ALTER TABLE %s REPLICA IDENTITY FULL", t.name)
+		t.identity = byFullWithKey
+	case t.identity == byFullWithKey:
+		g.ddl(u, onPublisher, "", "ALTER TABLE %s REPLICA IDENTITY DEFAULT", t.name)
+		t.identity = byPrimaryKey
+	case t.identity == byNone:
+		// What was inserted before stays; from now on rows can be searched.
+		return false
+	default:
+		return false
+	}
+	g.use("change replica identity")
+	return true
+}
+
+func (g *generator) addPartition(t *table, u int) bool {
+	p := t.parts
+	if p == nil || p.method == "HASH" {
+		return false
+	}
+	// Beyond what is there no row goes, so that the new one stays empty; it is the
+	// definition that changes.
+	p.next++
+	bounds := fmt.Sprintf("FOR VALUES FROM (%d) TO (%d)", p.next*10, p.next*10+10)
+	if p.method == "LIST" {
+		bounds = fmt.Sprintf("FOR VALUES IN (%d)", p.next*10)
+	}
+	l := leaf{name: partition(t.name, fmt.Sprint("more", p.next)), bounds: bounds, unit: u}
+	if p.onTarget {
+		g.plain(u, onTargets, "", l.create(t))
+	}
+	if p.onPublisher {
+		g.plain(u, onPublisher, "", l.create(t))
+		if g.leafPublished(t) && (t.identity == byFull || t.identity == byFullWithKey) {
+			g.ddl(u, onPublisher, "", "ALTER TABLE %s REPLICA IDENTITY FULL", l.name)
+		}
+	}
+	if g.leafPublished(t) {
+		g.join(u)
+	}
+	g.use("add partition")
+	return true
+}
+
+// join makes tables that are published now part of the subscriptions.
+func (g *generator) join(u int) {
+	g.plain(u, onNative, "", "ALTER SUBSCRIPTION s REFRESH PUBLICATION WITH (copy_data = false)")
+	for i := range g.script.Modes {
+		if _, stopped := g.pauses[i]; !stopped {
+			g.add(step{verb: stop, unit: u, engine: i})
+			g.add(step{verb: startAgain, unit: u, engine: i})
+		}
+	}
+}
+
+// dropPartition empties a partition, which is replicated, and drops it, which is
+// not, on the ends that have it.
+func (g *generator) dropPartition(t *table, u int) bool {
+	p := t.parts
+	if p == nil || p.method == "HASH" || g.leafPublished(t) || p.replaced || t.identity == byNone {
+		return false
+	}
+	p.replaced = true
+	g.ddl(u, onPublisher, "", "DELETE FROM %s", t.name)
+	g.sync(u)
+	if p.onPublisher {
+		l := p.published[0]
+		g.ddl(u, onPublisher, "", "DROP TABLE %s", l.name)
+		g.plain(u, onPublisher, "", l.create(t))
+		if t.identity == byFull || t.identity == byFullWithKey {
+			g.ddl(u, onPublisher, "", "ALTER TABLE %s REPLICA IDENTITY FULL", l.name)
+		}
+	}
+	if p.onTarget {
+		l := p.targets[0]
+		g.ddl(u, onTargets, "", "DROP TABLE %s", l.name)
+		g.plain(u, onTargets, "", l.create(t))
+	}
+	g.use("drop partition")
+	return true
+}
+
+// addOnTarget changes the target alone, which nothing in the stream tells of.
+func (g *generator) addOnTarget(t *table, u int) bool {
+	g.clock++
+	name := fmt.Sprintf("e%d", g.clock)
+	g.ddl(u, onTargets, "", "ALTER TABLE %s ADD COLUMN %s text", t.name, name)
+	switch g.r.IntN(3) {
+	case 0:
+		g.ddl(u, onTargets, "", "ALTER TABLE %s DROP COLUMN %s", t.name, name)
+	case 1:
+		g.ddl(u, onTargets, "", "ALTER TABLE %s ALTER %s TYPE int USING NULL", t.name, name)
+	}
+	g.use("target changed alone")
+	return true
+}
+
+// rebuildOnTarget rewrites the target's table, or its key.
+func (g *generator) rebuildOnTarget(t *table, u int) bool {
+	if t.parts != nil {
+		return false
+	}
+	if t.identity != byPrimaryKey || g.chance(40) {
+		g.ddl(u, onTargets, "", "VACUUM FULL %s", t.name)
+		g.use("target rewritten")
+		return true
+	}
+	// A table without key is no place to apply an update to.
+	g.sync(u)
+	name := partition(t.name, "pkey")[strings.Index(t.name, ".")+1:]
+	g.add(step{unit: u, on: onTargets, text: func(v view) string {
+		return fmt.Sprintf("ALTER TABLE %s DROP CONSTRAINT %s, ADD CONSTRAINT %[2]s PRIMARY KEY (%s)", t.name, name, v.refs(t.key))
+	}})
+	g.use("key made again on the target")
+	return true
+}
+
+// alterPublication takes a table out of the publication and puts it in again, which
+// makes the publisher describe all tables anew.
+func (g *generator) alterPublication(t *table, u int) bool {
+	if g.allTables || t.filter != "" || t.listed || t.notNative {
+		return false
+	}
+	g.ddl(u, onPublisher, "", "BEGIN; ALTER PUBLICATION p DROP TABLE %s; ALTER PUBLICATION p ADD TABLE %[1]s; COMMIT", t.name)
+	g.use("alter publication")
+	return true
+}
