@@ -43,12 +43,18 @@ func newFieldEnd(c *fieldCase, name string, server *cluster.Cluster, encoding st
 			}
 		}
 		pgtest.WaitFor(c.t, administrator, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '`+c.name+`'`, "")
+		pgtest.Exec(c.t, e.uri, `SELECT pg_replication_origin_drop(roname) FROM pg_replication_origin WHERE `+fieldOrigin("roname"))
 		pgtest.Exec(c.t, administrator,
 			`SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = '`+c.name+`'`,
-			`SELECT pg_replication_origin_drop(roname) FROM pg_replication_origin WHERE position('`+c.name+`' IN roname) > 0`,
 			`DROP DATABASE `+c.name)
 	})
 	return e
+}
+
+// fieldOrigin is a condition that tells the origins of the current database from
+// those of other databases of the server: they carry its OID.
+func fieldOrigin(name string) string {
+	return name + ` ~ ('(^|_)'||(SELECT oid FROM pg_database WHERE datname = current_database())||'(_|$)')`
 }
 
 // connect opens a session as psql would on a terminal that speaks UTF-8, with more

@@ -103,7 +103,7 @@ func (c *fieldCase) stoppedBefore(end lsn.LSN) {
 		c.fail("the slot has confirmed %s, and the transaction ends at %s", slot[2:], end)
 	}
 	beyond := c.ask(c.tgt, `
-		SELECT 'origin ' || external_id, remote_lsn FROM pg_replication_origin_status WHERE position($2 IN external_id) > 0 AND remote_lsn >= $1::pg_lsn
+		SELECT 'origin ' || external_id, remote_lsn FROM pg_replication_origin_status WHERE `+fieldOrigin("external_id")+` AND remote_lsn >= $1::pg_lsn
 		UNION ALL
 		SELECT 'acknowledged', ack_lsn FROM pgapply.subscription WHERE name = $2 AND ack_lsn >= $1::pg_lsn`, end, c.name)
 	// Where origins are not permitted, positions are rows of this table.

@@ -54,7 +54,7 @@ func TestFieldPlayerNotices(t *testing.T) {
 		{"shows something else", stuck + "> ERRSTOP(\"v\"; t 2|y)\n" + strings.Replace(still, "expect\n1", "expect\n7", 1), "SELECT * FROM t gives 1"},
 		{"does not stay", stuck + "```sql tgt W &\nSELECT pg_sleep(1.5); INSERT INTO t VALUES (7);\n```\n> ERRSTOP(\"v\"; t 2|y)\n" + still, "after it had stopped: SELECT * FROM t gives 1\n7"},
 		{"acknowledged", stuck + "```sql tgt\nUPDATE pgapply.subscription SET ack_lsn = 'FFFF/0';\n```\n> ERRSTOP(\"v\"; t 2|y)\n" + still, "the target has recorded acknowledged|FFFF/0"},
-		{"origin too far", stuck + "```sql tgt\nSELECT pg_replication_origin_create('x'||current_database()); SELECT pg_replication_origin_advance('x'||current_database(), 'FFFF/0');\n```\n> ERRSTOP(\"v\"; t 2|y)\n" + still, "the target has recorded origin x"},
+		{"origin too far", stuck + "```sql tgt\nSELECT pg_replication_origin_create('x_'||oid) FROM pg_database WHERE datname=current_database(); SELECT pg_replication_origin_advance('x_'||oid, 'FFFF/0') FROM pg_database WHERE datname=current_database();\n```\n> ERRSTOP(\"v\"; t 2|y)\n" + still, "the target has recorded origin x_"},
 		{"ended as if all were well", stuck + "> STOP\n> ERRSTOP(\"v\"; t 2|y)\n" + still, "as if all were well"},
 		{"slot gone", stuck + "> STOP\n```sql pub\nSELECT pg_drop_replication_slot(current_database()::name);\n```\n> ERRSTOP(\"v\"; t 2|y)\n" + still, "the slot is gone"},
 	} {

@@ -47,7 +47,7 @@ func (c *fieldCase) start(options string) {
 		c.engine.mustRun()
 		slot := c.ask(c.pub, `
 			SELECT coalesce((SELECT active FROM pg_replication_slots WHERE slot_name = $1), false),
-				coalesce((SELECT state FROM pg_stat_replication WHERE application_name = $1), 'no walsender')`, c.name)
+				coalesce((SELECT max(state) FROM pg_stat_replication WHERE application_name = $1), 'no walsender')`, c.name)
 		if slot != "t|streaming" {
 			return false, "the slot is active: " + strings.Replace(slot, "|", ", and the walsender says: ", 1)
 		}
@@ -89,11 +89,17 @@ func (c *fieldCase) resume() {
 	}
 }
 
+// restart restarts the server of an end in mode fast.
 func (c *fieldCase) restart(end string) {
-	if end != "tgt" {
-		c.fail("only tgt can be restarted, not %q", end)
+	if end != "tgt" && end != "pub" {
+		c.fail("RESTART(tgt) or RESTART(pub), not (%s)", end)
 	}
-	if err := c.pair.target.Restart(c.ctx); err != nil {
+	c.end(end).forget()
+	server := c.pair.target
+	if end == "pub" {
+		server = c.pair.publisher
+	}
+	if err := server.Restart(c.ctx); err != nil {
 		c.fail("%v", err)
 	}
 }

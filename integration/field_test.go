@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 )
 
 // fieldDirectory holds the examples, and a README.md that explains their format.
@@ -31,8 +32,12 @@ func fieldGaps() []fieldGap {
 	}
 }
 
-// TestField plays the examples, several at once. PGAPPLY_FIELD_EXAMPLES names
-// another file or directory with examples to play instead.
+// fieldPlayers is how many variants are played at once. They wait more than they
+// work, so it may be more than there are processors.
+const fieldPlayers = 4
+
+// TestField plays the examples. PGAPPLY_FIELD_EXAMPLES names another file or
+// directory with examples to play instead.
 func TestField(t *testing.T) {
 	place := fieldDirectory
 	if other := os.Getenv("PGAPPLY_FIELD_EXAMPLES"); other != "" {
@@ -41,21 +46,26 @@ func TestField(t *testing.T) {
 	examples, err := loadFieldExamples(place)
 	require.NoError(t, err)
 	shared := startFieldPair(t)
+	var players errgroup.Group
+	players.SetLimit(fieldPlayers)
 	for _, example := range examples {
 		for _, variant := range example.plays() {
 			if slices.ContainsFunc(fieldGaps(), func(gap fieldGap) bool { return gap.covers(example.name, variant) }) {
 				continue
 			}
-			t.Run(path.Join(example.name, variant), func(t *testing.T) {
-				t.Parallel()
-				pair := shared
-				if example.alone() {
-					pair = startFieldPair(t)
-				}
-				require.NoError(t, playField(t, pair, example, variant))
+			players.Go(func() error {
+				t.Run(path.Join(example.name, variant), func(t *testing.T) {
+					pair := shared
+					if example.alone() {
+						pair = startFieldPair(t)
+					}
+					require.NoError(t, playField(t, pair, example, variant))
+				})
+				return nil // t knows
 			})
 		}
 	}
+	_ = players.Wait()
 }
 
 func (g fieldGap) covers(example, variant string) bool {
