@@ -12,6 +12,7 @@ import (
 	"pgapply/apply/state"
 	"pgapply/apply/stream"
 	"pgapply/apply/target"
+	"pgapply/conflict"
 	"pgapply/decoder"
 	"pgapply/decoder/txn"
 	"pgapply/internal/lsn"
@@ -296,7 +297,7 @@ func (a *attempt) stream(ctx context.Context) error {
 		Source: feed, Target: a.session,
 		Budget:      txn.NewBudget(a.options.MemoryLimit),
 		CreateSpool: func() (txn.SpoolFile, error) { return files.Create() },
-		Limits:      a.options.MaxGroup,
+		Limits:      a.limits(),
 		Resume:      a.progress, Recorded: a.known, End: a.options.EndLSN,
 		Skip:        a.skip,
 		Message:     a.message(),
@@ -318,6 +319,17 @@ func (a *attempt) stream(ctx context.Context) error {
 
 	a.release() // the stream has its own way to stop
 	return a.supervise(ctx, s)
+}
+
+// limits are those of groups. Where commit times decide conflicts there are no
+// groups: one would stamp the rows of all its transactions with the last one's time,
+// and let them win or lose wrongly, here and on a third node.
+func (a *attempt) limits() stream.Limits {
+	limits := a.options.MaxGroup
+	if a.options.OnConflict.Uses(conflict.LastUpdateWins) {
+		limits.Transactions = 1
+	}
+	return limits
 }
 
 // errNews ends a stream because the state says that something else is wanted.

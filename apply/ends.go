@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"pgapply/apply/state"
+	"pgapply/conflict"
 	"pgapply/internal/lsn"
 	"pgapply/internal/source"
 )
@@ -22,7 +23,8 @@ type Ends struct {
 	Target           state.Target
 }
 
-// CheckTarget refuses a target that cannot be written to.
+// CheckTarget refuses a target that cannot be written to, or cannot do what the
+// options ask of it.
 func (e *Ends) CheckTarget() error {
 	if e.Target.InRecovery {
 		return refused("connect to its primary, or give target_session_attrs=read-write with all hosts",
@@ -30,6 +32,10 @@ func (e *Ends) CheckTarget() error {
 	}
 	if e.Target.Version < oldestTarget {
 		return refused("upgrade the target first", "the target is PostgreSQL %d: 14 is the oldest major that can be applied to", e.Target.Version/10000)
+	}
+	if e.Options.OnConflict.Uses(conflict.LastUpdateWins) && !e.Target.TracksCommits {
+		return refused("set track_commit_timestamp = on on the target and restart it, or choose another policy",
+			"the policy last_update_wins compares commit times, and the target does not track them")
 	}
 	return nil
 }

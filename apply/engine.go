@@ -142,9 +142,23 @@ func (e *Engine) recordConflict(ctx context.Context, trouble *Error) {
 	if !ok || failed.Conflict == nil || e.control == nil || !e.control.locked {
 		return
 	}
-	if _, _, err := e.control.store.RecordConflict(ctx, *failed.Conflict); err != nil {
+	met := failed.Conflict
+	id, fresh, err := e.control.store.RecordConflict(ctx, *met)
+	if err != nil {
 		e.log.Warn("record the conflict", zap.Error(err))
 	}
+	if !fresh {
+		return // the transaction was tried again
+	}
+	e.log.Warn("conflict stops the subscription", zap.String("conflict", string(met.Type)), zap.Int64("id", id),
+		zap.String("schema", met.Schema), zap.String("table", met.Table), zap.String("policy", string(met.Policy)),
+		zap.Uint32("remote_xid", met.RemoteXID), zap.Stringer("finished_at", met.FinishLSN), zap.Time("remote_commit_ts", met.RemoteTime))
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.mu.base.Conflicts == nil {
+		e.mu.base.Conflicts = make(map[conflict.Type]int64)
+	}
+	e.mu.base.Conflicts[met.Type]++
 }
 
 // pause disables the subscription when an apply error is to wait for a person.

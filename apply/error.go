@@ -3,6 +3,7 @@ package apply
 import (
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // Class says who has to act on an error. Each class is one exit code of the
@@ -39,7 +40,9 @@ type Error struct {
 	Retryable bool
 }
 
-func (e *Error) Error() string { return e.Err.Error() }
+// Error is always valid UTF-8, as logs and the state want it: a server's words, and
+// the names in them, may come in another encoding.
+func (e *Error) Error() string { return strings.ToValidUTF8(e.Err.Error(), "?") }
 
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }

@@ -17,14 +17,14 @@ import (
 type members struct {
 	log   *zap.Logger
 	mu    sync.Mutex
-	known map[state.Table]bool
-	said  map[state.Table]bool
+	known map[state.Member]bool
+	said  map[state.Member]bool
 }
 
 // has tells whether a table belongs to the subscription, and says once in the log
 // when a published one does not.
 func (m *members) has(schema, name string) bool {
-	table := state.Table{Schema: schema, Name: name}
+	table := state.Member{Schema: schema, Name: name}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.known[table] {
@@ -47,19 +47,19 @@ func (m *members) some() bool {
 
 // members reads the tables that the state knows.
 func (a *attempt) members(ctx context.Context) (*members, error) {
-	a.member = &members{log: a.log, known: make(map[state.Table]bool), said: make(map[state.Table]bool)}
+	a.member = &members{log: a.log, known: make(map[state.Member]bool), said: make(map[state.Member]bool)}
 	return a.member, a.member.load(ctx, a.control.store)
 }
 
 func (m *members) load(ctx context.Context, store *state.Store) error {
-	tables, err := store.Tables(ctx)
+	tables, err := store.Members(ctx)
 	if err != nil {
 		return TargetError(err)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, table := range tables {
-		m.known[state.Table{Schema: table.Schema, Name: table.Name}] = true
+		m.known[table] = true
 	}
 	return nil
 }
@@ -105,7 +105,7 @@ func (a *attempt) warnOfSideEffects(context.Context) error {
 		return TargetError(err)
 	}
 	for _, effect := range effects {
-		if a.member.known[state.Table{Schema: effect.Schema, Name: effect.Table}] {
+		if a.member.known[state.Member{Schema: effect.Schema, Name: effect.Table}] {
 			a.log.Warn(effect.String()+" is enabled for replicated changes and will fire, as it would not in the built-in subscription",
 				zap.String("schema", effect.Schema), zap.String("table", effect.Table))
 		}

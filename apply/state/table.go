@@ -50,24 +50,39 @@ type Table struct {
 }
 
 // RegisterTables adds the tables that the state does not know yet, in one
-// transaction. It leaves those that it knows as they are.
+// transaction. It leaves those that it knows as they are. Names are in the encoding
+// of the target's database, as the publisher sends them.
 func (s *Store) RegisterTables(ctx context.Context, tables []Table) error {
 	if len(tables) == 0 {
 		return nil
 	}
-	schemas, names := make([]string, len(tables)), make([]string, len(tables))
+	schemas, names := make([][]byte, len(tables)), make([][]byte, len(tables))
 	states, positions := make([]string, len(tables)), make([]string, len(tables))
 	for i, table := range tables {
-		schemas[i], names[i] = table.Schema, table.Name
+		schemas[i], names[i] = []byte(table.Schema), []byte(table.Name)
 		states[i], positions[i] = string(rune(table.State)), table.StateLSN.String()
 	}
 	_, err := s.exec(ctx, "register the tables", `
 		INSERT INTO pgapply.subscription_table (subscription, schema_name, table_name, state, state_lsn)
-		SELECT $1, t.schema_name, t.table_name, t.state::"char", nullif(t.position, '0/0')::pg_lsn
-		FROM ROWS FROM (pg_catalog.unnest($2::text[]), pg_catalog.unnest($3::text[]),
+		SELECT $1, `+fromBytes("t.schema_name")+`, `+fromBytes("t.table_name")+`, t.state::"char", nullif(t.position, '0/0')::pg_lsn
+		FROM ROWS FROM (pg_catalog.unnest($2::bytea[]), pg_catalog.unnest($3::bytea[]),
 		                pg_catalog.unnest($4::text[]), pg_catalog.unnest($5::text[])) AS t (schema_name, table_name, state, position)
 		ON CONFLICT DO NOTHING`, schemas, names, states, positions)
 	return err
+}
+
+// Member is the name of a table in the encoding of the target's database, as the
+// publisher sends it.
+type Member struct{ Schema, Name string }
+
+// Members lists the names of the subscription's tables.
+func (s *Store) Members(ctx context.Context) ([]Member, error) {
+	return rows(ctx, s, "list the tables", func(row pgx.CollectableRow) (Member, error) {
+		var schema, name []byte
+		err := row.Scan(&schema, &name)
+		return Member{string(schema), string(name)}, err
+	}, `SELECT pg_catalog.convert_to(schema_name, pg_catalog.getdatabaseencoding()), pg_catalog.convert_to(table_name, pg_catalog.getdatabaseencoding())
+		FROM pgapply.subscription_table WHERE subscription = $1`)
 }
 
 // Tables lists the tables of the subscription in the order of their names.

@@ -20,6 +20,8 @@ type Target struct {
 	// Role is the role that acts, which SET ROLE may have changed.
 	Role      string
 	Superuser bool
+	// TracksCommits is the setting track_commit_timestamp.
+	TracksCommits bool
 }
 
 // ReadTarget asks the server at the other end of conn.
@@ -28,10 +30,11 @@ func ReadTarget(ctx context.Context, conn *pgx.Conn) (Target, error) {
 	err := conn.QueryRow(ctx, `
 		SELECT (SELECT system_identifier::text FROM pg_catalog.pg_control_system()),
 		       d.datname, d.oid, pg_catalog.current_setting('server_version_num')::int4, pg_catalog.pg_is_in_recovery(),
-		       pg_catalog.pg_encoding_to_char(d.encoding), r.rolname, r.rolsuper
+		       pg_catalog.pg_encoding_to_char(d.encoding), r.rolname, r.rolsuper,
+		       pg_catalog.current_setting('track_commit_timestamp')::bool
 		FROM pg_catalog.pg_database d, pg_catalog.pg_roles r
 		WHERE d.datname = pg_catalog.current_database() AND r.rolname = current_user`).
-		Scan(&target.SystemID, &target.Database, &target.DatabaseOID, &target.Version, &target.InRecovery, &target.Encoding, &target.Role, &target.Superuser)
+		Scan(&target.SystemID, &target.Database, &target.DatabaseOID, &target.Version, &target.InRecovery, &target.Encoding, &target.Role, &target.Superuser, &target.TracksCommits)
 	if err != nil {
 		return target, fmt.Errorf("identify the target: %w", err)
 	}

@@ -63,7 +63,10 @@ func WaitFor(t testing.TB, uri, sql, want string, arguments ...any) {
 			connection, err = pgconn.Connect(ctx, uri)
 		}
 		if err == nil {
-			last, err = query(ctx, connection, sql, arguments)
+			var now string
+			if now, err = query(ctx, connection, sql, arguments); err == nil {
+				last = now
+			}
 		}
 		if err == nil && last == want {
 			return
