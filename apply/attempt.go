@@ -247,7 +247,7 @@ func (a *attempt) acquireOrigin(ctx context.Context) error {
 		own = append(own, known.ID)
 	}
 	return targetErrorOrNil(a.wait(ctx, func() (string, error) {
-		progress, err := a.session.AcquireOrigin(a.origin, own)
+		progress, err := a.session.AcquireOrigin(a.origin, own, a.known)
 		if held, ok := errors.AsType[*origin.HeldError](err); ok {
 			return held.Error(), nil
 		}

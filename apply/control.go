@@ -74,13 +74,17 @@ func (c *control) reign() error {
 // prunePause is how often old conflicts are deleted.
 const prunePause = time.Hour
 
+// sweepPause is how often recorded positions that are passed are deleted.
+const sweepPause = 10 * time.Second
+
 // beat writes the status while it changes, at most once a second, and a heartbeat
 // otherwise, until the session is closed or lost.
 func (c *control) beat() {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	var written state.Status
-	var writtenAt, prunedAt time.Time
+	var writtenAt, prunedAt, sweptAt time.Time
+	var swept int64
 	for {
 		if time.Since(prunedAt) >= prunePause {
 			deleted, err := c.store.Prune(c.ctx, c.engine.options.ConflictRetention)
@@ -90,6 +94,10 @@ func (c *control) beat() {
 			}
 		}
 		status := c.engine.Status()
+		if status.Transactions != swept && time.Since(sweptAt) >= sweepPause {
+			c.note(c.store.PruneProgress(c.ctx))
+			swept, sweptAt = status.Transactions, time.Now()
+		}
 		if changed(written, status) || time.Since(writtenAt) >= state.HeartbeatInterval {
 			if err := c.store.WriteStatus(c.ctx, &status); err != nil {
 				c.cancel(TargetError(err))

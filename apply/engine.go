@@ -42,6 +42,8 @@ type Engine struct {
 		stream *stream.Stream
 		// base holds the counters of the streams before this one.
 		base stream.Progress
+		// appliedBefore is how many transactions were applied before the last error.
+		appliedBefore int64
 	}
 }
 
@@ -196,6 +198,7 @@ func (e *Engine) failed(trouble *Error) {
 	status := &e.mu.status
 	status.LastError, status.LastErrorHint, status.LastErrorAt = trouble.Error(), trouble.Hint, &now
 	status.Retries++
+	e.mu.appliedBefore = e.mu.base.Transactions
 }
 
 // phase records what the engine is doing.
@@ -213,12 +216,17 @@ func (e *Engine) phase(phase state.Phase, waitingFor string) {
 func (e *Engine) Status() state.Status {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	status := e.mu.status
-	status.UpdatedAt = time.Now()
 	progress := e.mu.base
 	if e.mu.stream != nil {
 		progress = sum(e.mu.base, e.mu.stream.Progress())
+		// A stream that runs is not yet a cure: the same transaction may fail again.
+		settled := progress.Received <= progress.Applied && time.Since(e.mu.status.Since) >= healthyAfter
+		if progress.Transactions > e.mu.appliedBefore || settled {
+			e.mu.status.LastError, e.mu.status.LastErrorHint, e.mu.status.LastErrorAt = "", "", nil
+		}
 	}
+	status := e.mu.status
+	status.UpdatedAt = time.Now()
 	status.Received = state.Position(progress.Received)
 	status.Applied = state.Position(progress.Applied)
 	status.Flushed = state.Position(progress.Flushed)
@@ -273,7 +281,4 @@ func (e *Engine) running(s *stream.Stream) {
 		e.mu.base.Assembler.MemoryBytes, e.mu.base.Assembler.SpooledBytes, e.mu.base.Assembler.OpenStreams = 0, 0, 0
 	}
 	e.mu.stream = s
-	if s != nil {
-		e.mu.status.LastError, e.mu.status.LastErrorHint, e.mu.status.LastErrorAt = "", "", nil
-	}
 }

@@ -132,6 +132,9 @@ func (a *attempt) newOrigin(ctx context.Context) error {
 	if err := origin.Drop(a.session, a.origin); err != nil {
 		return TargetError(err)
 	}
+	if err := a.control.store.ForgetProgress(ctx); err != nil {
+		return TargetError(err)
+	}
 	roident, err := origin.Ensure(a.session, a.origin)
 	if err != nil {
 		return TargetError(err)
@@ -148,6 +151,7 @@ func (a *attempt) resume(ctx context.Context, subscription *state.Subscription, 
 	if err := a.sameOrigin(ctx); err != nil {
 		return err
 	}
+	a.known = max(subscription.AckLSN, subscription.ConsistentPoint)
 	if err := a.acquireOrigin(ctx); err != nil {
 		return err
 	}

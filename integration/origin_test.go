@@ -39,18 +39,20 @@ func TestResumePointIsDurable(t *testing.T) {
 		return plain{conn}
 	}
 	writer := connect()
+	pgtest.Exec(t, uri, `CREATE SCHEMA pgapply CREATE TABLE progress (subscription text, position pg_lsn)`)
 	_, err := origin.Ensure(writer, "o")
 	require.NoError(t, err)
 	require.NoError(t, origin.Acquire(writer, "o"))
-	for _, sql := range []string{
-		`SET synchronous_commit = off`, `BEGIN`,
-		`SELECT pg_replication_origin_xact_setup('0/1234', now()), pg_current_xact_id()`, `COMMIT`,
-	} {
+	for _, sql := range []string{`SET synchronous_commit = off`, `BEGIN`} {
 		_, err := writer.Query(sql)
 		require.NoError(t, err)
 	}
+	_, err = writer.Query(origin.RecordSQL, "0/1234", "2024-01-01 00:00:00+00", "s")
+	require.NoError(t, err)
+	_, err = writer.Query(`COMMIT`)
+	require.NoError(t, err)
 	read := func() string {
-		progress, err := origin.Progress(connect(), "o")
+		progress, err := origin.Resume(connect(), "o", "s", 0)
 		require.NoError(t, err)
 		return progress.String()
 	}

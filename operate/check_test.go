@@ -174,7 +174,7 @@ func TestCheckOfTables(t *testing.T) {
 		"commit times for the last update": {
 			source: keyed + `; create publication p for table t`, target: keyed,
 			change: func(o *apply.Options) { require.NoError(t, o.OnConflict.Set("insert_exists=last_update_wins")) },
-			begin:  "error commit times: track_commit_timestamp is off, and last_update_wins", parts: []string{"track_commit_timestamp = on"},
+			begin:  "error target: the policy last_update_wins compares commit times", parts: []string{"track_commit_timestamp = on"},
 		},
 		"commit times for other origins": {
 			source: keyed + `; create publication p for table t`, target: keyed,

@@ -1,10 +1,15 @@
-// Package origin answers one question: how far, durably. A replication origin
-// on the target advances in the same commit as a transaction's rows; the Tracker
-// turns commits and the target's flush position into what the publisher may
-// forget.
+// Package origin answers one question: how far, durably. Each transaction on the
+// target records its position in a row of its own, and is stamped with a replication
+// origin; the Tracker turns commits and the target's flush position into what the
+// publisher may forget.
 //
-//	commit + xact_setup ──► origin on the target ──► where to resume
-//	commit, local flush ──► Tracker.Flushed ──► feedback to the publisher
+//	row in pgapply.progress ──► where to resume
+//	origin + xact_setup     ──► whose commit it is, and who may write at all
+//	commit, local flush     ──► Tracker.Durable ──► feedback to the publisher
+//
+// The origin's own progress is not what to resume from: from 16 on the server moves
+// it forward also when a stamped transaction aborts (RecordTransactionAbort in
+// xact.c), by an error of a deferred trigger or a backend that is terminated.
 //
 // It speaks to the target through a session that it is given and never opens one.
 package origin
@@ -81,19 +86,52 @@ func Acquire(session Session, name string) error {
 	return fmt.Errorf("acquire replication origin %q: %w", name, err)
 }
 
-// Progress reads the end position of the last transaction that committed under
-// the origin, zero when there is none, and makes it durable first: it is where the
-// tracker begins, and the publisher may forget what lies below. The commit itself,
-// of a session that is gone, may have waited for no disk.
-func Progress(session Session, name string) (lsn.LSN, error) {
-	rows, err := session.Query(`SELECT pg_catalog.pg_replication_origin_progress($1, true)`, name)
+// Resume returns the end of the last transaction that committed under the origin,
+// which the session has acquired. floor is where the subscription is known to stand
+// by other evidence, for one of which no position is recorded yet.
+//
+// The position is durable when Resume returns, since a start tells the publisher to
+// forget what lies before it: the commit that wrote it may have been asynchronous, and
+// asking for the origin's progress flushes up to the origin's last commit.
+//
+// An origin whose own progress is ahead of that carries the position of a transaction
+// that was aborted: it is set back, so that it never names what is not there.
+func Resume(session Session, name, subscription string, floor lsn.LSN) (lsn.LSN, error) {
+	rows, err := session.Query(`
+		SELECT coalesce(pg_catalog.pg_replication_origin_progress($1, true), '0/0'),
+		       (SELECT pg_catalog.max(position) FROM pgapply.progress WHERE subscription = $2)`, name, subscription)
 	if err != nil {
 		return 0, fmt.Errorf("read the progress of replication origin %q: %w", name, err)
 	}
-	if rows[0][0] == nil {
-		return 0, nil
+	stamped, err := lsn.Parse(string(rows[0][0]))
+	if err != nil {
+		return 0, err
 	}
-	return lsn.Parse(string(rows[0][0]))
+	if rows[0][1] == nil {
+		recorded := max(stamped, floor)
+		if _, err := session.Query(`INSERT INTO pgapply.progress (subscription, position) VALUES ($1, $2::pg_catalog.pg_lsn)`,
+			subscription, recorded.String()); err != nil {
+			return 0, fmt.Errorf("record the progress of subscription %q: %w", subscription, err)
+		}
+		return recorded, nil
+	}
+	recorded, err := lsn.Parse(string(rows[0][1]))
+	if err != nil || stamped <= recorded {
+		return recorded, err
+	}
+	return recorded, setBack(session, name, recorded)
+}
+
+// setBack moves the origin's progress. The server does that only while nobody holds
+// the origin, this session included.
+func setBack(session Session, name string, position lsn.LSN) error {
+	if _, err := session.Query(`SELECT pg_catalog.pg_replication_origin_session_reset()`); err != nil {
+		return fmt.Errorf("set replication origin %q back: %w", name, err)
+	}
+	if _, err := session.Query(`SELECT pg_catalog.pg_replication_origin_advance($1, $2::pg_catalog.pg_lsn)`, name, position.String()); err != nil {
+		return fmt.Errorf("set replication origin %q back: %w", name, err)
+	}
+	return Acquire(session, name)
 }
 
 // Drop removes the origin; an absent one is no error.
@@ -106,13 +144,13 @@ func Drop(session Session, name string) error {
 	return nil
 }
 
-// The statements that stamp the transaction in progress. Setup takes the end
-// position and the commit time of the publisher's transaction, and gives the
-// transaction an xid: a commit that wrote nothing would not advance the origin.
-// What it sets is a variable of the session, not of the transaction: after any
-// failed transaction Reset must run before the next write, or that write's commit
-// would carry the failed one's position (invariant I4).
+// The statements that end the transaction in progress. Record takes the end position
+// and the commit time of the publisher's transaction, and the subscription: it writes
+// the position and stamps the commit with it. The stamp is a variable of the session,
+// not of the transaction: after any failed transaction Reset must run before the next
+// write, or that write's commit would carry the failed one's position (invariant I4).
 const (
-	SetupSQL = `SELECT pg_catalog.pg_replication_origin_xact_setup($1::pg_catalog.pg_lsn, $2::pg_catalog.timestamptz), pg_catalog.pg_current_xact_id()`
+	RecordSQL = `INSERT INTO pgapply.progress (subscription, position) VALUES ($3, $1::pg_catalog.pg_lsn)
+		RETURNING pg_catalog.pg_replication_origin_xact_setup($1::pg_catalog.pg_lsn, $2::pg_catalog.timestamptz)`
 	ResetSQL = `SELECT pg_catalog.pg_replication_origin_xact_reset()`
 )

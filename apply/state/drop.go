@@ -46,7 +46,7 @@ func (s *Store) dropSchema(ctx context.Context, tx pgx.Tx) (kept string, err err
 	if runners > 0 {
 		return "a runner of another subscription is starting", nil
 	}
-	kept, err = attempt(ctx, tx, `DROP TABLE pgapply.message, pgapply.conflict, pgapply.runner, pgapply.origin,
+	kept, err = attempt(ctx, tx, `DROP TABLE pgapply.message, pgapply.progress, pgapply.conflict, pgapply.runner, pgapply.origin,
 		pgapply.subscription_table, pgapply.subscription, pgapply.version`)
 	if err != nil || kept != "" {
 		return kept, err

@@ -48,18 +48,26 @@ func (s *Store) ForgetOrigin(ctx context.Context, name string) error {
 }
 
 // Progress is how far the subscription is applied: the end of the last transaction
-// that committed under one of its origins, 0 for none. An origin that was dropped
-// and made again by somebody else does not count.
+// that committed on the target. It is 0 when none did.
 func (s *Store) Progress(ctx context.Context) (lsn.LSN, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var progress string
-	err := s.mu.conn.QueryRow(ctx, `
-		SELECT coalesce(pg_catalog.max(pg_catalog.pg_replication_origin_progress(r.roname, false)), '0/0')::text
-		FROM pgapply.origin o JOIN pg_catalog.pg_replication_origin r ON r.roname = o.origin_name AND r.roident = o.roident
-		WHERE o.subscription = $1`, s.name).Scan(&progress)
+	progress, err := rows(ctx, s, "read the progress", pgx.RowTo[string],
+		`SELECT coalesce(pg_catalog.max(position), '0/0')::text FROM pgapply.progress WHERE subscription = $1`)
 	if err != nil {
-		return 0, fmt.Errorf("read the progress of subscription %q: %w", s.name, err)
+		return 0, err
 	}
-	return lsn.Parse(progress)
+	return lsn.Parse(progress[0])
+}
+
+// PruneProgress deletes the rows of table progress that a later one has made
+// useless. It may run while transactions add to them.
+func (s *Store) PruneProgress(ctx context.Context) error {
+	_, err := s.exec(ctx, "prune the progress", `DELETE FROM pgapply.progress WHERE subscription = $1
+		AND position < (SELECT pg_catalog.max(position) FROM pgapply.progress WHERE subscription = $1)`)
+	return err
+}
+
+// ForgetProgress deletes all rows of table progress, for a subscription that begins.
+func (s *Store) ForgetProgress(ctx context.Context) error {
+	_, err := s.exec(ctx, "begin the progress", `DELETE FROM pgapply.progress WHERE subscription = $1`)
+	return err
 }

@@ -87,7 +87,8 @@ CREATE TABLE pgapply.runner (
 // that PostgreSQL 20 brings, so that tools can move from one to the other, and
 // below them what we know beyond it. A failing transaction is tried over and over,
 // and a message outside of transactions may arrive again after a reconnect: the
-// unique indexes keep one record of each.
+// unique indexes keep one record of each. Table progress gets a row from each
+// transaction on the target; the highest is how far the subscription is applied.
 const version2 = `
 ALTER TABLE pgapply.subscription
 	ADD COLUMN skip_lsn     pg_lsn,
@@ -127,6 +128,10 @@ CREATE TABLE pgapply.message (
 	remote_lsn       pg_lsn NOT NULL,
 	remote_commit_ts timestamptz,
 	at               timestamptz NOT NULL DEFAULT pg_catalog.now()
+);
+CREATE TABLE pgapply.progress (
+	subscription text NOT NULL,
+	position     pg_lsn NOT NULL
 );
 CREATE UNIQUE INDEX message_arrives_once ON pgapply.message (subscription, remote_lsn) WHERE NOT transactional;
 `

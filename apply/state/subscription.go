@@ -188,6 +188,7 @@ func (s *Store) Forget(ctx context.Context) error {
 		for _, sql := range []string{
 			`DELETE FROM pgapply.subscription_table WHERE subscription = $1`,
 			`DELETE FROM pgapply.origin WHERE subscription = $1`,
+			`DELETE FROM pgapply.progress WHERE subscription = $1`,
 			`DELETE FROM pgapply.runner WHERE subscription = $1`,
 			`DELETE FROM pgapply.conflict WHERE subscription = $1`,
 			`DELETE FROM pgapply.message WHERE subscription = $1`,

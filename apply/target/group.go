@@ -219,7 +219,12 @@ func (s *Session) commit(last *txn.Transaction) error {
 	if s.doubt {
 		return errNotSure
 	}
-	if err := s.control(opOther, setupStatement, last.EndLSN.String(), timestamp(last.Time)); err != nil {
+	// What a deferred trigger refuses comes out here, before the position is set: the
+	// server would move the origin forward with a transaction that fails after that.
+	if err := s.control(opOther, checkStatement); err != nil {
+		return err
+	}
+	if err := s.control(opOther, recordStatement, last.EndLSN.String(), timestamp(last.Time), s.options.Subscription); err != nil {
 		return err
 	}
 	if err := s.control(opCommit, commitStatement); err != nil {

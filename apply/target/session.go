@@ -178,7 +178,8 @@ const (
 	beginStatement    = "begin"
 	commitStatement   = "commit"
 	rollbackStatement = "rollback"
-	setupStatement    = "setup"
+	recordStatement   = "record"
+	checkStatement    = "check"
 	resetStatement    = "reset"
 	pinStatement      = "pin"
 	messageStatement  = "message"
@@ -208,12 +209,9 @@ func (s *Session) prepare() error {
 		beginStatement:    "BEGIN",
 		commitStatement:   "COMMIT",
 		rollbackStatement: "ROLLBACK",
-		setupStatement:    origin.SetupSQL,
+		checkStatement:    "SET CONSTRAINTS ALL IMMEDIATE",
 		resetStatement:    origin.ResetSQL,
 		pinStatement:      catalog.PinSQL,
-	}
-	if s.options.KeepMessages {
-		statements[messageStatement] = messageSQL
 	}
 	for name, sql := range statements {
 		s.pipe.Prepare(token{}, name, sql, nil)
@@ -245,12 +243,19 @@ func (s *Session) finish() error {
 	return s.drain(0)
 }
 
-// AcquireOrigin makes the origin the session's own and returns its progress: the
-// end of the last transaction that committed under it. own are the numbers of all
-// origins that the subscription ever had: what they wrote is ours.
-func (s *Session) AcquireOrigin(name string, own []uint32) (lsn.LSN, error) {
+// AcquireOrigin makes the origin the session's own and returns the end of the last
+// transaction that committed under it, or floor where none has left a position. own
+// are the numbers of all origins that the subscription ever had: what they wrote is
+// ours.
+func (s *Session) AcquireOrigin(name string, own []uint32, floor lsn.LSN) (lsn.LSN, error) {
 	if err := origin.Acquire(s, name); err != nil {
 		return 0, err
+	}
+	// Only now is it sure that the state is there.
+	s.pipe.Prepare(token{}, recordStatement, origin.RecordSQL, nil)
+	s.pipe.Prepare(token{}, messageStatement, messageSQL, nil)
+	if err := s.finish(); err != nil {
+		return 0, fmt.Errorf("prepare the session on the target: %w", err)
 	}
 	s.origin = name
 	s.own = s.own[:0]
@@ -266,7 +271,7 @@ func (s *Session) AcquireOrigin(name string, own []uint32) (lsn.LSN, error) {
 		s.ours = "coalesce((pg_catalog.pg_xact_commit_timestamp_origin(xmin)).roident = ANY ('{" +
 			strings.Join(s.own, ",") + "}'::pg_catalog.oid[]), true)"
 	}
-	return origin.Progress(s, name)
+	return origin.Resume(s, name, s.options.Subscription, floor)
 }
 
 // Interrupt makes the target cancel what the session waits for, such as a lock.
