@@ -83,11 +83,17 @@ func (a *attempt) ends() *Ends {
 	return ends
 }
 
+// connectPublisher opens the session that looks around and makes the slot. Only the
+// stream's own has the subscription's name: synchronous_standby_names goes by that.
 func (a *attempt) connectPublisher(ctx context.Context) error {
+	return a.connectAs(ctx, a.options.Name+":start")
+}
+
+func (a *attempt) connectAs(ctx context.Context, applicationName string) error {
 	var err error
 	a.publisher, err = source.Connect(ctx, source.Options{
 		URI: a.options.Source, Passfile: a.options.SourcePassfile,
-		ApplicationName: a.options.Name, ClientEncoding: a.control.target.Encoding, Log: a.log,
+		ApplicationName: applicationName, ClientEncoding: a.control.target.Encoding, Log: a.log,
 	})
 	if err != nil {
 		return SourceError(err)
@@ -266,7 +272,7 @@ func (a *attempt) forgetPublisher(ctx context.Context) error {
 		return SourceError(err)
 	}
 	a.publisher = nil
-	if err := a.connectPublisher(ctx); err != nil {
+	if err := a.connectAs(ctx, a.options.Name); err != nil {
 		return err
 	}
 	if a.identity.SystemID != before.SystemID || a.identity.Database != before.Database {

@@ -71,9 +71,19 @@ func SourceError(err error) *Error {
 			Hint: "run `pgapply cleanup`, bring the tables to the publisher's state, and start again",
 		}
 	case source.Transient:
+		if errors.Is(err, source.ErrPublisherStopped) {
+			return &Error{Class: Source, Err: err, Retryable: true}
+		}
 		return &Error{
 			Class: Source, Err: err, Retryable: true,
 			Hint: "check that the publisher runs and that --source names its address",
+		}
+	}
+	refusal, ok := errors.AsType[*pgconn.PgError](err)
+	if ok && (refusal.Code == "22P05" || refusal.Code == "22021") {
+		return &Error{
+			Class: Source, Err: err,
+			Hint: "the target's database has another encoding than the publisher's, and lacks a character: use a target in UTF8, or change the value on the publisher and move the slot on",
 		}
 	}
 	return &Error{Class: Source, Err: err}

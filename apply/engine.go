@@ -98,11 +98,40 @@ func (e *Engine) Run(ctx context.Context) error {
 		e.log.Warn(trouble.Error(), zap.String("hint", trouble.Hint), zap.Duration("retry_in", pause))
 		e.phase(state.Retrying, "")
 		e.pause(ctx, trouble)
-		if !sleep(ctx, pause) {
+		if !e.rest(ctx, pause) {
 			e.leave(nil)
 			return nil
 		}
 	}
+}
+
+// rest waits before the next try, and reports false when ctx ended first. A person
+// who has just written into the subscription's row, as `pgapply resume` does, does
+// not want to wait.
+func (e *Engine) rest(ctx context.Context, pause time.Duration) bool {
+	until := time.Now().Add(pause)
+	before := e.touched(ctx)
+	for left := pause; left > 0; left = time.Until(until) {
+		if !sleep(ctx, min(left, watchPause)) {
+			return false
+		}
+		if !e.touched(ctx).Equal(before) {
+			break
+		}
+	}
+	return true
+}
+
+// touched is when the subscription's row was last written, as far as can be told.
+func (e *Engine) touched(ctx context.Context) time.Time {
+	if e.control == nil || !e.control.locked {
+		return time.Time{}
+	}
+	subscription, err := e.control.store.Subscription(ctx)
+	if err != nil || subscription == nil {
+		return time.Time{}
+	}
+	return subscription.UpdatedAt
 }
 
 // attempt lives once, under a control session that is kept while it is good.

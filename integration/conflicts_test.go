@@ -207,3 +207,28 @@ func TestLastUpdateWins(t *testing.T) {
 	l.catchUp()
 	require.Equal(t, "1|newer local\n2|newer local\n3|newer remote", pgtest.Query(t, l.target, `SELECT * FROM c ORDER BY id`))
 }
+
+// TestKeyThatTheTargetMakes: the unique index in the way is over a column that the
+// target fills itself, by an expression or by a default.
+func TestKeyThatTheTargetMakes(t *testing.T) {
+	for name, ddl := range map[string]string{
+		"generated": `ALTER TABLE g ADD low text GENERATED ALWAYS AS (lower(a)) STORED UNIQUE; INSERT INTO g VALUES (1, 'TEN')`,
+		"default":   `ALTER TABLE g ADD tenant int NOT NULL DEFAULT 7; CREATE UNIQUE INDEX ten ON g (tenant, lower(a)); INSERT INTO g VALUES (1, 'TEN')`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLink(t)
+			l.both(`CREATE TABLE g (id int PRIMARY KEY, a text)`)
+			l.onTarget(ddl)
+			l.onSource(`CREATE PUBLICATION p FOR TABLE g`)
+			l.start(onConflict("insert_exists=apply_remote", "update_exists=apply_remote"))
+			l.onSource(`INSERT INTO g VALUES (2, 'ten')`)
+			l.catchUp()
+			require.Equal(t, "2|ten", l.same(`SELECT id, a FROM g`))
+			l.onTarget(`INSERT INTO g VALUES (3, 'TWENTY')`)
+			l.onSource(`UPDATE g SET a = 'twenty'`)
+			l.catchUp()
+			require.Equal(t, "2|twenty", l.same(`SELECT id, a FROM g`))
+			require.Equal(t, "insert_exists|1\nupdate_exists|1", pgtest.Query(t, l.target, `SELECT conflict_type, jsonb_array_length(local_conflicts) FROM pgapply.conflict ORDER BY id`))
+		})
+	}
+}

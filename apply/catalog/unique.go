@@ -56,6 +56,42 @@ func LoadUniqueIndexes(querier Querier, table *Table) ([]UniqueIndex, error) {
 	return indexes, nil
 }
 
+// Computed is a column of the target that does not come from the publisher.
+type Computed struct {
+	Name string
+	// Expression over the other columns makes its value in a new row; it is empty
+	// where the value cannot be known beforehand.
+	Expression string
+	// Generated columns are made again by an update too.
+	Generated bool
+}
+
+// LoadComputed returns the columns that the target fills itself: generated ones, and
+// those that are not published, with the defaults that are plain values.
+func LoadComputed(querier Querier, table *Table) ([]Computed, error) {
+	rows, err := querier.Query(`
+		SELECT a.attname, coalesce(pg_catalog.pg_get_expr(d.adbin, d.adrelid), ''), a.attgenerated <> ''
+		FROM pg_catalog.pg_attribute a
+		LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+		WHERE a.attrelid = $1::pg_catalog.oid AND a.attnum > 0 AND NOT a.attisdropped
+		ORDER BY a.attnum`, table.Version.Table)
+	if err != nil {
+		return nil, fmt.Errorf("read the columns of %s: %w", table.QualifiedName(), err)
+	}
+	var columns []Computed
+	for _, row := range rows {
+		column := Computed{Name: string(row[0]), Expression: string(row[1]), Generated: string(row[2]) == "t"}
+		if table.position(column.Name) >= 0 {
+			continue
+		}
+		if !column.Generated && strings.Contains(column.Expression, "(") {
+			column.Expression = "" // a function may give something else each time
+		}
+		columns = append(columns, column)
+	}
+	return columns, nil
+}
+
 // Keys returns the expressions as a select list with the names k1, k2 ...
 func (u *UniqueIndex) Keys() string {
 	var list strings.Builder

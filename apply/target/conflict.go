@@ -124,7 +124,7 @@ func (s *Session) resolveMissing(t *table, op operation, search, newer decoder.T
 	if c.Resolution == conflict.Applied {
 		for i, value := range newer {
 			if value.Kind == decoder.Unchanged {
-				return s.fails(t, op, c, unsentError(t.bound.Columns[i].Name))
+				return s.fails(t, op, c, unsentError(t.bound.Columns[i].Name, "a row that the target does not have"))
 			}
 		}
 		if err := s.insertOrResolve(t, newer, conflict.InsertExists); err != nil {
@@ -254,7 +254,10 @@ func (s *Session) mustChange(t *table, op operation, statement statement, search
 // what the insert makes of nothing: columns that were not sent are NULL then.
 func (s *Session) violated(t *table, newer decoder.Tuple, row *localRow) (taken []*localRow, indexes int, err error) {
 	if t.unique == nil {
-		if t.unique, err = catalog.LoadUniqueIndexes(s.pipe, t.bound); err != nil {
+		if t.unique, err = catalog.LoadUniqueIndexes(s.pipe, t.bound); err == nil {
+			t.computed, err = catalog.LoadComputed(s.pipe, t.bound)
+		}
+		if err != nil {
 			return nil, 0, verdict(err)
 		}
 	}
@@ -270,16 +273,17 @@ func (s *Session) violated(t *table, newer decoder.Tuple, row *localRow) (taken 
 		except = "NOT (" + rowAlias + ".tableoid = $2 AND " + rowAlias + ".ctid = $3)"
 		parameters = append(parameters, pgpipe.Parameter{Value: row.tableOID, Type: oidType}, pgpipe.Parameter{Value: row.ctid, Type: tidType})
 	}
+	newRow := t.newRow(base, row == nil)
 	for i := range t.unique {
 		index := &t.unique[i]
 		rows, err := s.ask(fmt.Sprintf(`
 			SELECT %[1]s, pg_catalog.to_jsonb(n.*)
 			FROM %[2]s AS %[3]s %[4]s
 			CROSS JOIN LATERAL (SELECT %[5]s WHERE %[6]s) l
-			JOIN (SELECT %[5]s FROM pg_catalog.jsonb_populate_record(%[7]s, $1) AS pgapply_new WHERE %[6]s) n ON %[8]s
+			JOIN (SELECT %[5]s FROM (%[7]s) pgapply_new WHERE %[6]s) n ON %[8]s
 			WHERE %[9]s FOR UPDATE OF %[3]s`,
 			s.rowColumns(rowAlias), reference(t.bound), rowAlias, s.writer(rowAlias),
-			index.Keys(), index.Predicate, base, index.Matches("l", "n"), except), parameters)
+			index.Keys(), index.Predicate, newRow, index.Matches("l", "n"), except), parameters)
 		if err != nil {
 			return nil, 0, err
 		}
@@ -293,6 +297,25 @@ func (s *Session) violated(t *table, newer decoder.Tuple, row *localRow) (taken 
 		}
 	}
 	return taken, indexes, nil
+}
+
+// newRow is a query for the row that a change makes of base: the published columns
+// from the JSON object $1, generated ones from their expressions, and in a new row
+// the others from their defaults.
+func (t *table) newRow(base string, inserted bool) string {
+	columns := make([]string, 0, len(t.bound.Columns)+len(t.computed))
+	for i := range t.bound.Columns {
+		columns = append(columns, quote(t.bound.Columns[i].Name))
+	}
+	for _, column := range t.computed {
+		name := quote(column.Name)
+		if column.Expression != "" && (column.Generated || inserted) {
+			columns = append(columns, "("+column.Expression+") AS "+name)
+		} else {
+			columns = append(columns, name)
+		}
+	}
+	return "SELECT " + strings.Join(columns, ", ") + " FROM pg_catalog.jsonb_populate_record(" + base + ", $1) AS pgapply_given"
 }
 
 // render has the server make a JSON object of the values that were sent, in text

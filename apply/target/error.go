@@ -92,10 +92,18 @@ func remedy(refusal *pgconn.PgError) string {
 		return "change the row or the constraint on the target; the transaction is tried again"
 	case "42501":
 		return "grant the apply role INSERT, UPDATE, DELETE, TRUNCATE and SELECT on the table"
+	case "0A000":
+		// The server would suggest TRUNCATE ... CASCADE, which nobody can add here.
+		if strings.Contains(refusal.Hint, "CASCADE") {
+			return "publish the tables that refer to this one too, or drop the foreign key on the target"
+		}
 	case "53100":
 		return "free disk space on the target"
 	case "53200", "53300", "53400":
 		return "raise the limit that the target's message names"
+	}
+	if strings.HasPrefix(refusal.Code, "22") {
+		return "give the target's column a type that takes the value; or leave the transaction out with `pgapply skip --lsn` and the position above"
 	}
 	return refusal.Hint
 }

@@ -25,6 +25,8 @@ type table struct {
 	pinned int
 	// unique are its unique indexes, read when a conflict asks for them.
 	unique []catalog.UniqueIndex
+	// computed are the columns that the target fills itself, read with them.
+	computed []catalog.Computed
 }
 
 // prepared is a statement as the server knows it.
@@ -180,7 +182,7 @@ func (s *Session) insert(t *table, message *decoder.Insert) error {
 		if value.Kind == decoder.Unchanged {
 			// A row filter turned an UPDATE into this INSERT, and the publisher
 			// did not send the value that the row has there. NULL would be a lie.
-			return unsentError(t.bound.Columns[i].Name)
+			return unsentError(t.bound.Columns[i].Name, "a row that its row filter now lets pass")
 		}
 	}
 	if s.suspected() {
@@ -192,10 +194,10 @@ func (s *Session) insert(t *table, message *decoder.Insert) error {
 	return s.execute(t, opInsert, t.insert, nil, message.New)
 }
 
-func unsentError(column string) error {
+func unsentError(column, row string) error {
 	return &catalog.MismatchError{
-		Reason: fmt.Sprintf(`the publisher did not send the unchanged out-of-line value of column "%s" with a row that its row filter now lets pass`, column),
-		Hint:   "set REPLICA IDENTITY FULL on the published table, or SET STORAGE MAIN on the column, and write the row again",
+		Reason: fmt.Sprintf(`the publisher did not send the unchanged out-of-line value of column "%s" of %s`, column, row),
+		Hint:   "leave the transaction out with `pgapply skip --lsn` and the position above, set REPLICA IDENTITY FULL on the published table, and write the row again",
 	}
 }
 
