@@ -31,9 +31,9 @@ type localRow struct {
 func (s *Session) rowColumns(row string) string {
 	writer := "NULL, NULL, NULL"
 	if s.ours != "" {
-		writer = fmt.Sprintf(`(pgapply_written).roident,
+		writer = `(pgapply_written).roident,
 			(SELECT roname FROM pg_catalog.pg_replication_origin o WHERE o.roident = (pgapply_written).roident),
-			pg_catalog.to_json((pgapply_written).timestamp)`)
+			pg_catalog.to_json((pgapply_written).timestamp)`
 	}
 	return fmt.Sprintf(`%[1]s.tableoid, %[1]s.ctid, %[1]s.tableoid::pg_catalog.regclass, %[1]s.xmin, pg_catalog.to_jsonb(%[1]s.*), %[2]s`, row, writer)
 }

@@ -176,7 +176,8 @@ func (s *Session) withoutKeptIdentity(t *table, newer decoder.Tuple, row *localR
 		}
 		rows, err := s.ask(fmt.Sprintf("SELECT %s %s $3 FROM %s WHERE tableoid = $1 AND ctid = $2", quote(column.Name), column.Equality, reference(t.bound)),
 			[]pgpipe.Parameter{
-				{Value: row.tableOID, Type: oidType}, {Value: row.ctid, Type: tidType},
+				{Value: row.tableOID, Type: oidType},
+				{Value: row.ctid, Type: tidType},
 				{Value: newer[i].Data, Type: column.TypeOID, Binary: newer[i].Kind == decoder.Binary},
 			})
 		if err != nil {

@@ -73,7 +73,7 @@ func prepareBase(directory string, a account) error {
 	if err != nil {
 		return fmt.Errorf("write below %s: %w", directory, err)
 	}
-	defer os.Remove(probe.Name())
+	defer func() { _ = os.Remove(probe.Name()) }() // an empty file in the cache harms nobody
 	_, err = probe.WriteString("#!/bin/sh\nexit 0\n")
 	if err := errors.Join(err, probe.Chmod(0o755), probe.Close()); err != nil {
 		return fmt.Errorf("write %s: %w", probe.Name(), err)

@@ -83,7 +83,7 @@ func (p *postmaster) await(ctx context.Context, condition func(status string) bo
 		}
 		select {
 		case <-p.exited:
-			return fmt.Errorf("%w: %v", errExited, p.result)
+			return fmt.Errorf("%w: %w", errExited, p.result)
 		case <-ctx.Done():
 			return fmt.Errorf("wait for the server to accept connections: %w", context.Cause(ctx))
 		case <-time.After(wait):

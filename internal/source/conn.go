@@ -56,7 +56,7 @@ func Connect(ctx context.Context, options Options) (*Conn, error) {
 		return nil, connectError(config, err)
 	}
 	if err := conn.prepare(ctx); err != nil {
-		conn.Close()
+		_ = conn.Close() // the reason is err
 		return nil, fmt.Errorf("prepare the session on the publisher: %w", err)
 	}
 	return conn, nil

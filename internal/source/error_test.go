@@ -31,7 +31,8 @@ func TestClassOf(t *testing.T) {
 		Authentication: {state("28P01"), state("28000"), &AuthenticationError{Err: io.EOF}},
 		Configuration: {
 			&ConfigurationError{Err: io.EOF}, &PublicationMissingError{}, state("0A000"), state("3D000"), state("42501"), state("42601"),
-			x509.UnknownAuthorityError{}, &net.DNSError{IsNotFound: true},
+			x509.UnknownAuthorityError{},
+			&net.DNSError{IsNotFound: true},
 		},
 		SlotLost: {&SlotMissingError{Err: io.EOF}, &SlotLostError{}, state("58P01")},
 	} {

@@ -133,7 +133,7 @@ func (s *blockingSocket) fill() (int, error) {
 			s.pace.read(time.Now(), n)
 			return n, nil
 		case err == unix.EAGAIN:
-			s.silence.begin()
+			s.begin()
 			if err := s.wait(&s.reads, unix.POLLIN, -1); err != nil {
 				return 0, s.fault("read", err)
 			}

@@ -144,7 +144,7 @@ func (s *Stream) Interrupt() {
 // without. It must not be called beside Receive: interrupt that first. The
 // stream is closed in any case.
 func (s *Stream) Stop(ctx context.Context) error {
-	defer s.Close()
+	defer func() { _ = s.Close() }()
 	defer context.AfterFunc(ctx, func() { s.end(context.Cause(ctx)) })()
 	s.feedback.halt()
 	if s.err != nil {
