@@ -351,6 +351,9 @@ func (a *attempt) supervise(ctx context.Context, s *stream.Stream) error {
 	err := streamError(s.Run(running))
 	stop(nil)
 	watch.Wait()
+	if err == nil {
+		a.log.Info("stopped streaming", zap.Stringer("applied", s.Progress().Applied), zap.Stringer("acknowledged", s.Progress().Acknowledged))
+	}
 	if err == nil && ctx.Err() == nil {
 		if news := context.Cause(running); errors.Is(news, errNews) {
 			return news
@@ -444,6 +447,15 @@ type recorder struct {
 	origin string
 }
 
+func (r recorder) Acknowledge(ctx context.Context, position lsn.LSN) error {
+	return targetErrorOrNil(r.Store.Acknowledge(ctx, position))
+}
+
 func (r recorder) LocalFlush(ctx context.Context) (local, flushed lsn.LSN, err error) {
-	return r.Store.LocalFlush(ctx, r.origin)
+	local, flushed, err = r.Store.LocalFlush(ctx, r.origin)
+	return local, flushed, targetErrorOrNil(err)
+}
+
+func (r recorder) ClearSkip(ctx context.Context, done lsn.LSN) error {
+	return targetErrorOrNil(r.Store.ClearSkip(ctx, done))
 }

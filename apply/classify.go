@@ -57,6 +57,12 @@ func passes(err error) bool {
 
 // SourceError classifies what the publisher's link says.
 func SourceError(err error) *Error {
+	if _, ok := errors.AsType[*source.PublicationMissingError](err); ok {
+		return &Error{
+			Class: Source, Err: err,
+			Hint: "changes of the time without the publication cannot be had: start without it in --publication, or run `pgapply cleanup`, bring the tables to the publisher's state, and start again",
+		}
+	}
 	switch source.ClassOf(err) {
 	case source.Authentication:
 		return &Error{Class: Source, Err: err}

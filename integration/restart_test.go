@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
+	"pgapply/apply"
 	"pgapply/internal/cluster"
 	"pgapply/internal/pgtest"
 )
@@ -205,4 +206,24 @@ func TestDecodedAsItWas(t *testing.T) {
 	l.catchUp()
 	require.Equal(t, "1|dropped since|25\n2||26\n3||word", pgtest.Query(t, l.target, `SELECT * FROM t ORDER BY a`))
 	l.stop()
+}
+
+// TestPublicationDropped: what was changed while the publication did not exist cannot
+// be sent. From 18 on the publisher leaves it out with a warning; here that stops.
+func TestPublicationDropped(t *testing.T) {
+	l := newLink(t)
+	l.both(`CREATE TABLE t (id int PRIMARY KEY)`)
+	l.onSource(`CREATE PUBLICATION p FOR TABLE t`, `CREATE PUBLICATION q FOR TABLE t`)
+	l.start(func(o *apply.Options) { o.Publications = []string{"p", "q"} })
+	l.onSource(`INSERT INTO t VALUES (1)`)
+	l.catchUp()
+	l.stop()
+	l.onSource(`DROP PUBLICATION p`, `INSERT INTO t VALUES (2)`, `CREATE PUBLICATION p FOR TABLE t`, `INSERT INTO t VALUES (3)`)
+	l.launch(l.options(func(o *apply.Options) { o.Publications = []string{"p", "q"} }))
+	l.failure("publication", "start without it in --publication")
+	require.Equal(t, "1", pgtest.Query(t, l.target, `SELECT * FROM t`))
+	l.stop()
+	l.start(func(o *apply.Options) { o.Publications = []string{"q"} })
+	l.catchUp()
+	l.same(`SELECT * FROM t ORDER BY id`)
 }

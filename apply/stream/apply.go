@@ -185,7 +185,9 @@ func (s *Stream) account(group []*txn.Transaction, outcome target.Outcome) {
 	defer s.mu.Unlock()
 	p := &s.mu.progress
 	p.Transactions += int64(outcome.Committed)
-	p.Groups++
+	if outcome.Committed > 0 {
+		p.Groups++
+	}
 	if outcome.Replayed {
 		p.Replays++
 	}

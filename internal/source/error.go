@@ -126,8 +126,9 @@ func (e *SlotLostError) Error() string {
 // Unwrap returns the cause.
 func (e *SlotLostError) Unwrap() error { return e.Err }
 
-// PublicationMissingError comes from publishers up to 17, which look for the
-// publication as it was at the moment of the change.
+// PublicationMissingError says that a publication did not exist at the moment of a
+// change, so that the publisher does not know what of it to send. Publishers up to 17
+// refuse to go on there; for later ones this package does.
 type PublicationMissingError struct{ Err error }
 
 func (e *PublicationMissingError) Error() string {

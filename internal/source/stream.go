@@ -58,6 +58,12 @@ func newStream(conn *Conn, start lsn.LSN, settings Settings) (*Stream, error) {
 // Settings returns what was chosen for the publisher's major.
 func (s *Stream) Settings() Settings { return s.settings }
 
+// publicationSkipped is the code of the one warning by which a publisher from 18 on
+// says that it goes on without a publication that did not exist at the moment of a
+// change (pgoutput.c, LoadPublications). It would leave out what that publication has
+// now, and earlier majors stop there.
+const publicationSkipped = "55000"
+
 // Receive waits for the next frame. It takes neither context nor deadline,
 // which would also hit the feedback that is written meanwhile: Interrupt and
 // Close end it. An error is final, except ErrInterrupted, after which Stop can
@@ -93,6 +99,11 @@ func (s *Stream) Receive() (Frame, error) {
 			s.err = streamError(pgconn.ErrorResponseToPgError(message))
 		case *pgproto3.NoticeResponse:
 			notice := pgconn.Notice(*pgconn.ErrorResponseToPgError((*pgproto3.ErrorResponse)(message)))
+			if notice.Severity != "" && notice.Code == publicationSkipped {
+				refusal := pgconn.PgError(notice)
+				s.err = &PublicationMissingError{Err: &refusal}
+				break
+			}
 			s.conn.logNotice(&notice)
 		case *pgproto3.ParameterStatus, *pgproto3.NotificationResponse:
 		default:
