@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"pgapply/apply/state"
 	"pgapply/conflict"
@@ -27,7 +28,7 @@ func (r *Report) Text() string {
 		page.line("slot", "%s", r.slotLine())
 	}
 	if r.Status != nil {
-		statusLines(&page, r.Status)
+		statusLines(&page, r.Status, r.sinceSnapshot())
 	} else {
 		page.line("acknowledged", "%s", r.Slot.Acknowledged)
 	}
@@ -72,7 +73,7 @@ func (r *Report) runnerLines(page *page) {
 	default:
 		phase := "starting"
 		if r.Status != nil {
-			phase = fmt.Sprintf("%s for %s", r.Status.Phase, duration(r.Status.UpdatedAt.Sub(r.Status.Since)))
+			phase = fmt.Sprintf("%s for %s", r.Status.Phase, duration(r.Status.UpdatedAt.Sub(r.Status.Since)+r.sinceSnapshot()))
 			if r.Status.WaitingFor != "" {
 				phase += ": " + r.Status.WaitingFor
 			}
@@ -80,6 +81,13 @@ func (r *Report) runnerLines(page *page) {
 		page.line("runner", "%s; process %d on %s, pgapply %s, heartbeat %s ago",
 			phase, r.Runner.PID, r.Runner.Host, r.Runner.Version, seconds(r.Runner.HeartbeatAge))
 	}
+}
+
+// sinceSnapshot is how old the runner's last word is, by the target's clock. What
+// the runner says of times is by its own, which may differ: only differences of one
+// clock count.
+func (r *Report) sinceSnapshot() time.Duration {
+	return time.Duration(r.Runner.HeartbeatAge * float64(time.Second))
 }
 
 func (r *Report) publisherLines(page *page) {
@@ -115,7 +123,8 @@ func (r *Report) slotLine() string {
 	return fmt.Sprintf("%s; confirmed %s, %s behind, keeps %s of WAL", line, slot.ConfirmedFlush, size(r.Publisher.LagBytes), size(slot.RetainedBytes))
 }
 
-func statusLines(page *page, status *state.Status) {
+// statusLines shows a snapshot of that age.
+func statusLines(page *page, status *state.Status, age time.Duration) {
 	stream := status.Stream
 	if stream.Protocol > 0 {
 		format := "text"
@@ -130,7 +139,7 @@ func statusLines(page *page, status *state.Status) {
 	page.line("flushed", "%s", status.Flushed)
 	page.line("acknowledged", "%s", status.Acknowledged)
 	if status.LagBytes > 0 {
-		page.line("lag", "%s not applied, the last applied transaction is %s old", size(status.LagBytes), seconds(status.LagSeconds))
+		page.line("lag", "%s not applied, the last applied transaction is %s old", size(status.LagBytes), duration(time.Duration(status.LagSeconds*float64(time.Second))+age))
 	} else {
 		page.line("lag", "none")
 	}

@@ -183,6 +183,9 @@ func newReport(name string, server state.Target, seen observation) *Report {
 	if !report.Enabled {
 		report.problem("the subscription is %s: `pgapply resume` lets it go on", report.paused())
 	}
+	if report.Runner.Alive {
+		report.addStandstill()
+	}
 	if sub := seen.subscription; sub != nil && (sub.TargetSystemID != server.SystemID || sub.TargetDatabaseOID != server.DatabaseOID) {
 		report.problem("the state was written on another server or database: this is a copy of the target, which must not run as the original")
 	}
@@ -205,6 +208,26 @@ func (r *Report) paused() string {
 	return text
 }
 
+// addStandstill says why a runner that lives applies nothing.
+func (r *Report) addStandstill() {
+	if r.Status == nil {
+		return
+	}
+	switch r.Status.Phase {
+	case state.Waiting:
+		r.problem("the runner waits%s", after(": ", r.Status.WaitingFor))
+	case state.Paused:
+		if r.Enabled {
+			r.problem("the runner is still paused: the subscription was resumed, which it has not noticed yet")
+		}
+	case state.Retrying, state.Starting, state.Streaming, state.Stopped:
+		// A try that has just begun has not shown yet that the error is gone.
+		if r.LastError != "" {
+			r.problem("the runner tries again after an error: %s", r.LastError)
+		}
+	}
+}
+
 // addRunner decides whether a runner lives. Lock and row are read one after the
 // other, so a runner that is just starting or ending may show only one of them.
 func (r *Report) addRunner(holder *state.Holder, runner *state.Runner) {
@@ -212,7 +235,12 @@ func (r *Report) addRunner(holder *state.Holder, runner *state.Runner) {
 		r.Runner.Lock = holder.String()
 	}
 	if runner == nil {
-		if holder == nil {
+		switch {
+		case holder != nil:
+		case r.LastError != "":
+			r.problem("no runner lives: the last one ended with an error: %s%s", r.LastError, after("; remedy: ", r.LastErrorHint))
+			return
+		default:
 			r.problem("no runner lives: the last one ended in order, or none was started here")
 			return
 		}

@@ -64,6 +64,38 @@ func TestLastErrorIsTheRunnersOrTheRecordedOne(t *testing.T) {
 	require.Nil(t, report.LastErrorAt)
 }
 
+// What keeps a runner that lives from applying is said where people look for trouble.
+func TestStandstillsAreProblems(t *testing.T) {
+	for name, test := range map[string]struct {
+		status  state.Status
+		problem string
+	}{
+		"retrying":  {state.Status{Phase: state.Retrying, LastError: "no room"}, "the runner tries again after an error: no room"},
+		"next try":  {state.Status{Phase: state.Starting, LastError: "no room"}, "the runner tries again after an error: no room"},
+		"waiting":   {state.Status{Phase: state.Waiting, WaitingFor: "slot s is held", LastError: "old"}, "the runner waits: slot s is held"},
+		"resuming":  {state.Status{Phase: state.Paused}, "the runner is still paused: the subscription was resumed, which it has not noticed yet"},
+		"starting":  {state.Status{Phase: state.Starting}, ""},
+		"streaming": {state.Status{Phase: state.Streaming}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			report := newReport("orders", state.Target{}, observation{
+				holder: &state.Holder{PID: 99}, runner: &state.Runner{PID: 1, LastError: test.status.LastError, Status: &test.status},
+			})
+			if test.problem == "" {
+				require.Empty(t, report.Problems)
+				return
+			}
+			require.Equal(t, []string{test.problem}, report.Problems)
+		})
+	}
+}
+
+func TestExitWithAnErrorIsNotInOrder(t *testing.T) {
+	sub := &state.Subscription{Enabled: true, LastError: "slot s is gone", LastErrorHint: "copy again"}
+	report := newReport("orders", state.Target{}, observation{subscription: sub})
+	require.Equal(t, []string{"no runner lives: the last one ended with an error: slot s is gone; remedy: copy again"}, report.Problems)
+}
+
 func TestPausedReportSaysSinceWhenAndWhy(t *testing.T) {
 	at := time.Date(2026, 3, 4, 5, 6, 7, 89, time.UTC)
 	report := newReport("orders", state.Target{}, observation{subscription: &state.Subscription{PausedAt: &at, PauseReason: "an apply error"}})

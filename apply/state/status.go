@@ -50,7 +50,8 @@ type Status struct {
 	Flushed      Position `json:"flushed_lsn"`
 	Acknowledged Position `json:"acknowledged_lsn"`
 	// LagBytes is how much WAL was received and is not applied. LagSeconds is the
-	// age of the last applied transaction while something is not applied, else 0.
+	// age of the last applied transaction, at UpdatedAt, while something is not
+	// applied, else 0.
 	LagBytes   int64   `json:"lag_bytes"`
 	LagSeconds float64 `json:"lag_seconds"`
 	// LastCommitTime is when the last applied transaction committed on the
