@@ -13,6 +13,8 @@ import (
 
 // Switching is what a pause or a resume found and did.
 type Switching struct {
+	// wanted is the phase that the runner was told to reach: Paused or Streaming.
+	wanted state.Phase
 	// Changed is false where the subscription already was as wanted.
 	Changed bool
 	// Followed says that a runner lives and does as it was told; Report is what was
@@ -53,7 +55,7 @@ func throw(ctx context.Context, ends Endpoints, phase state.Phase, patience time
 	if err := target.writable(); err != nil {
 		return nil, err
 	}
-	s := new(Switching)
+	s := &Switching{wanted: phase}
 	s.Changed, err = change(store)
 	if errors.Is(err, state.ErrNoSubscription) {
 		return nil, target.unknown(ctx, store)
@@ -61,12 +63,12 @@ func throw(ctx context.Context, ends Endpoints, phase state.Phase, patience time
 	if err != nil {
 		return nil, apply.TargetError(err)
 	}
-	return s, s.watch(ctx, target, store, phase, patience)
+	return s, s.watch(ctx, target, store, patience)
 }
 
-// watch reads the status until a runner has reached the phase, none lives, or the
-// time is up.
-func (s *Switching) watch(ctx context.Context, target *targetSession, store *state.Store, phase state.Phase, patience time.Duration) error {
+// watch reads the status until a runner has reached the phase, none lives, the
+// opposite was told, or the time is up.
+func (s *Switching) watch(ctx context.Context, target *targetSession, store *state.Store, patience time.Duration) error {
 	late := time.NewTimer(patience)
 	defer late.Stop()
 	again := time.NewTicker(lookAgain)
@@ -77,8 +79,10 @@ func (s *Switching) watch(ctx context.Context, target *targetSession, store *sta
 			return apply.TargetError(err)
 		}
 		s.Report = newReport(store.Name(), target.server, seen)
-		s.Followed = s.Report.Runner.Alive && s.Report.Status != nil && s.Report.Status.Phase == phase
-		if s.Followed || !s.Report.Runner.Alive {
+		s.Followed = s.Report.Runner.Alive && s.Report.Status != nil && s.Report.Status.Phase == s.wanted
+		// With an error before, that it streams does not yet tell that it is gone.
+		proved := s.Followed && (s.wanted == state.Paused || s.Report.LastError == "")
+		if proved || s.pausedAgain() || !s.Report.Runner.Alive {
 			return nil
 		}
 		select {
@@ -91,14 +95,36 @@ func (s *Switching) watch(ctx context.Context, target *targetSession, store *sta
 	}
 }
 
-// Text says what became of it, in two lines.
+// pausedAgain says that what was resumed has been paused since, as the runner does
+// when an apply error is met again.
+func (s *Switching) pausedAgain() bool { return s.wanted == state.Streaming && !s.Report.Enabled }
+
+// Err is why a resume was in vain, or nil.
+func (s *Switching) Err() error {
+	if !s.pausedAgain() {
+		return nil
+	}
+	r := s.Report
+	if r.LastError == "" {
+		return &apply.Error{
+			Class: apply.Conflict, Hint: "see `pgapply status`",
+			Err: fmt.Errorf("resumed subscription %q, but it was paused again: %s", r.Subscription, r.paused()),
+		}
+	}
+	return &apply.Error{
+		Class: apply.Conflict, Hint: r.LastErrorHint,
+		Err: fmt.Errorf("resumed subscription %q, but it paused again: %s", r.Subscription, r.LastError),
+	}
+}
+
+// Text says what became of it, in two lines; see Err first.
 func (s *Switching) Text() string {
 	r := s.Report
 	var text strings.Builder
 	switch {
-	case !r.Enabled && s.Changed:
+	case s.wanted == state.Paused && s.Changed:
 		fmt.Fprintf(&text, "paused subscription %q\n", r.Subscription)
-	case !r.Enabled:
+	case s.wanted == state.Paused:
 		fmt.Fprintf(&text, "subscription %q was paused before: %s\n", r.Subscription, r.paused())
 	case s.Changed:
 		fmt.Fprintf(&text, "resumed subscription %q\n", r.Subscription)
@@ -113,6 +139,8 @@ func (s *Switching) Text() string {
 		text.WriteString("no runner lives; one that is started waits until `pgapply resume`\n")
 	case !r.Runner.Alive:
 		fmt.Fprintf(&text, "%s gave no sign of life for %s: see `pgapply status`\n", who, seconds(r.Runner.HeartbeatAge))
+	case s.Followed && r.Enabled && r.LastError != "":
+		fmt.Fprintf(&text, "%s streams, and nothing shows yet that the last error is gone: %s\n", who, oneLine(r.LastError))
 	case s.Followed && r.Enabled:
 		fmt.Fprintf(&text, "%s streams\n", who)
 	case s.Followed:

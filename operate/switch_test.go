@@ -23,7 +23,7 @@ func (b *bed) live(phase state.Phase) *state.Store {
 
 func (b *bed) report(store *state.Store, phase state.Phase) {
 	b.t.Helper()
-	require.NoError(b.t, store.WriteStatus(b.t.Context(), &state.Status{Subscription: "orders", Phase: phase, LastError: "the last error"}))
+	require.NoError(b.t, store.WriteStatus(b.t.Context(), &state.Status{Subscription: "orders", Phase: phase, LastError: "the last error", LastErrorHint: "mend it"}))
 }
 
 func TestPauseAndResumeWithoutARunner(t *testing.T) {
@@ -83,6 +83,31 @@ func TestPauseAndResumeWaitForTheRunner(t *testing.T) {
 	require.NoError(t, <-done)
 	require.True(t, s.Followed)
 	require.Equal(t, "resumed subscription \"orders\"\nthe runner, process 4242 on here, streams\n", s.Text())
+}
+
+// The error is met again: the runner streams for a moment, and pauses.
+func TestResumeIsInVain(t *testing.T) {
+	b := sharedBed(t)
+	runner := b.live(state.Paused)
+	_, err := runner.Pause(t.Context(), "an apply error")
+	require.NoError(t, err)
+	s, err := throw(t.Context(), b.ends, state.Streaming, time.Minute, func(store *state.Store) (bool, error) {
+		changed, err := store.Resume(t.Context())
+		require.NoError(t, err)
+		b.report(runner, state.Streaming)
+		_, err = store.Pause(t.Context(), "an apply error")
+		return changed, err
+	})
+	require.NoError(t, err)
+	require.True(t, s.Changed)
+	requireClass(t, s.Err(), apply.Conflict, `resumed subscription "orders", but it paused again: the last error`, "mend it")
+
+	s, err = throw(t.Context(), b.ends, state.Streaming, 10*time.Millisecond, func(store *state.Store) (bool, error) {
+		return store.Resume(t.Context())
+	})
+	require.NoError(t, err)
+	require.NoError(t, s.Err())
+	require.Contains(t, s.Text(), "streams, and nothing shows yet that the last error is gone: the last error\n")
 }
 
 func TestRunnerThatDoesNotFollow(t *testing.T) {

@@ -40,7 +40,8 @@ func newResume() *cobra.Command {
 		Use:   "resume",
 		Short: "Go on after a pause",
 		Long: `Takes back a pause, whether a person or an apply error was the reason, and waits
-until the runner streams again. It starts no runner: where none lives, it says so.`,
+until the runner streams again. It starts no runner: where none lives, it says so.
+Exits 6 where the same or another apply error pauses it again meanwhile.`,
 		Example: `  pgapply resume --target 'postgres://bank@new.example/bank'`,
 	}, func(cmd *cobra.Command) error {
 		if err := targetGiven(cmd, ends.Target); err != nil {
@@ -48,6 +49,9 @@ until the runner streams again. It starts no runner: where none lives, it says s
 		}
 		result, err := operate.Resume(cmd.Context(), ends)
 		if err != nil {
+			return err
+		}
+		if err := result.Err(); err != nil {
 			return err
 		}
 		say(cmd.OutOrStdout(), result.Text())
