@@ -44,6 +44,9 @@ func isStream(err error) bool {
 // passes tells the SQLSTATEs that another try alone can cure: serialization and
 // deadlock, lock timeout, cancellation, shutdown, and exhausted resources.
 func passes(err error) bool {
+	if _, unread := errors.AsType[*unreadError](err); unread {
+		return true
+	}
 	refusal, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok {
 		return false

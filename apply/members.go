@@ -19,23 +19,35 @@ type members struct {
 	mu    sync.Mutex
 	known map[state.Member]bool
 	said  map[state.Member]bool
+	// unread is set when the publisher did not say which tables it publishes now.
+	unread *unreadError
+}
+
+// unreadError holds up the changes of a table that may belong to the subscription.
+type unreadError struct{ reason string }
+
+func (e *unreadError) Error() string {
+	return "whether the table belongs to the subscription is not known yet: " + e.reason
 }
 
 // has tells whether a table belongs to the subscription, and says once in the log
-// when a published one does not.
-func (m *members) has(schema, name string) bool {
+// when a published one does not. It returns an error when that is not known yet.
+func (m *members) has(schema, name string) (bool, error) {
 	table := state.Member{Schema: schema, Name: name}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.known[table] {
-		return true
+		return true, nil
+	}
+	if m.unread != nil {
+		return false, m.unread
 	}
 	if !m.said[table] {
 		m.said[table] = true
 		m.log.Warn("a published table is not part of the subscription: its changes are left out until pgapply is started again",
 			zap.String("schema", schema), zap.String("table", name))
 	}
-	return false
+	return false, nil
 }
 
 // some tells whether any table belongs to the subscription.
@@ -66,11 +78,13 @@ func (m *members) load(ctx context.Context, store *state.Store) error {
 
 // joinTables takes in every table that is published now. Without an initial copy
 // each is ready at once. A table that somebody has locked on the publisher holds up
-// a first start only: later ones go on with the tables that they know.
+// a first start only: a later one goes on with the tables that it knows, up to the
+// first change of another one.
 func (a *attempt) joinTables(ctx context.Context) error {
 	published, err := a.publisher.Tables(ctx, a.options.Publications)
 	if locked, ok := errors.AsType[*source.TablesLockedError](err); ok && a.member.some() {
-		a.log.Warn("tables that were published lately are left out until pgapply is started again", zap.Error(locked))
+		a.log.Info("go on with the tables that are known", zap.Error(locked))
+		a.member.unread = &unreadError{locked.Error()}
 	} else if err != nil {
 		return SourceError(err)
 	}

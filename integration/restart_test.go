@@ -182,10 +182,17 @@ func TestRestartBesideALock(t *testing.T) {
 	l.onSource(`INSERT INTO t VALUES (1)`)
 	l.catchUp()
 	l.same(`SELECT * FROM t`)
+	// One that is new waits, since nobody says whether it is published.
+	l.stop()
+	l.both(`CREATE TABLE added (a int PRIMARY KEY)`)
+	l.onSource(`ALTER PUBLICATION p ADD TABLE added`)
+	l.start(func(o *apply.Options) { o.OnError = "stop" })
+	l.onSource(`INSERT INTO added VALUES (3)`)
+	l.failure("locked on the publisher")
 	_, err = holder.Exec(t.Context(), `INSERT INTO locked VALUES (2); COMMIT`).ReadAll()
 	require.NoError(t, err)
 	l.catchUp()
-	l.same(`SELECT * FROM locked`)
+	l.same(`SELECT * FROM locked, added`)
 	l.stop()
 }
 

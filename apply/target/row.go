@@ -109,7 +109,14 @@ func (s *Session) table(relation *decoder.Relation) (*table, error) {
 		return nil, err
 	}
 	t = &table{relation: relation}
-	if relation.Namespace != stateSchema && s.options.Member(relation.Namespace, relation.Name) {
+	member := false
+	if relation.Namespace != stateSchema {
+		var err error
+		if member, err = s.options.Member(relation.Namespace, relation.Name); err != nil {
+			return nil, err
+		}
+	}
+	if member {
 		bound, err := catalog.Load(s.pipe, relation, s.options.Binary)
 		if err != nil && !s.mayMiss(relation, err) {
 			return nil, verdict(err)

@@ -61,8 +61,9 @@ type Options struct {
 	// LogRows lets rows of conflicts appear in the log.
 	LogRows bool
 	// Member tells whether a table belongs to the subscription. Changes of other
-	// tables are left out, and counted.
-	Member func(schema, table string) bool
+	// tables are left out, and counted. With an error the change waits for another
+	// attempt.
+	Member func(schema, table string) (bool, error)
 	Log    *zap.Logger
 }
 
