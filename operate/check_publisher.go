@@ -102,7 +102,7 @@ func checkPublications(f *facts) []Finding {
 	switch names := strings.Join(f.options.Publications, ", "); {
 	case len(p.missing) > 0:
 		return failure("publications", "create it on the publisher, in the database of --source: CREATE PUBLICATION ... FOR TABLE ...",
-			"the publisher's database %q has no publication %q", p.identity.Database, p.missing)
+			"the publisher's database %q has no publication %s", p.identity.Database, quoted(p.missing))
 	case len(p.published) == 0:
 		return warning("publications", "add tables: ALTER PUBLICATION ... ADD TABLE ...", "no table is published by %s", names)
 	default:

@@ -81,7 +81,7 @@ func TestCheckOfTables(t *testing.T) {
 		parts          []string
 	}{
 		"no such publication": {
-			source: `select`, begin: "error publications: ", parts: []string{`no publication ["p"]`, "CREATE PUBLICATION"},
+			source: `select`, begin: "error publications: ", parts: []string{`no publication "p"`, "CREATE PUBLICATION"},
 		},
 		"nothing published": {source: `create publication p`, begin: "warning publications: no table is published by p"},
 		"missing table": {

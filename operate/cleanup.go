@@ -68,7 +68,8 @@ func (r *Removal) remains(format string, arguments ...any) {
 // replication origins, then its state on the target; with the last subscription
 // the schema pgapply. Rows that were replicated stay. In this order a cleanup
 // that failed half-way can be run again, and the state names what is left to the
-// end. Where nothing is left to do it succeeds.
+// end. Where nothing is left to do it succeeds, and where the state does not know
+// the subscription it wants no plan confirmed but says so.
 //
 // It refuses while a runner lives, while prepared transactions of ours exist,
 // and where slot or target are not the recorded ones. When the publisher cannot
@@ -86,6 +87,7 @@ func Cleanup(ctx context.Context, options CleanupOptions) (*Removal, error) {
 	store, err := state.OpenExisting(ctx, target.conn, options.Name)
 	if errors.Is(err, state.ErrNoSchema) {
 		removal.did("database %q on the target has no state of pgapply: nothing to do", target.server.Database)
+		removal.strayed(ctx, options)
 		return removal, nil
 	}
 	if err != nil {
@@ -98,6 +100,9 @@ func Cleanup(ctx context.Context, options CleanupOptions) (*Removal, error) {
 	defer c.unlock()
 	if err := c.look(ctx); err != nil {
 		return nil, err
+	}
+	if !options.Confirmed && c.unknown() {
+		return nil, c.refuseUnknown(ctx)
 	}
 	if !options.Confirmed {
 		return removal, refused("repeat with --yes", "cleanup of subscription %q is not confirmed", options.Name)
@@ -199,6 +204,52 @@ func (c *cleanup) refusePrepared(ctx context.Context) error {
 		"subscription %q has prepared transactions on the target: %s", c.options.Name, strings.Join(gids, ", "))
 }
 
+// unknown: the state has nothing that a plan could announce.
+func (c *cleanup) unknown() bool {
+	return c.subscription == nil && len(c.origins) == 0 && c.removal.Tables == 0 && c.removal.Conflicts == 0
+}
+
+// refuseUnknown is for a name that may be mistyped, with what else goes by it.
+func (c *cleanup) refuseUnknown(ctx context.Context) error {
+	names, err := c.store.Names(ctx)
+	if err != nil {
+		return apply.TargetError(err)
+	}
+	hint := "check --name and --target"
+	if len(names) == 0 {
+		hint += "; with --yes schema pgapply goes, which holds no subscription"
+	}
+	c.removal.strayed(ctx, c.options)
+	return refused(hint, "database %q on the target knows no subscription %q%s%s", c.target.server.Database, c.options.Name,
+		after(", only ", quoted(names)), after("; ", strings.Join(c.removal.Remains, "; ")))
+}
+
+// strayed looks on the publisher for a slot of the name that the state does not
+// know. It may be anybody's, and stays.
+func (r *Removal) strayed(ctx context.Context, options CleanupOptions) {
+	if options.Source == "" || options.KeepSlot {
+		return
+	}
+	conn, identity, err := options.openSource(ctx)
+	if err != nil {
+		r.remains("perhaps a replication slot %q on the publisher, which cannot be asked: %v", options.Name, err)
+		return
+	}
+	defer closeSource(conn)
+	slot, err := conn.Slot(ctx, options.Name)
+	switch {
+	case err != nil:
+		r.remains("perhaps a replication slot %q on the publisher, which cannot be asked: %v", options.Name, err)
+	case slot != nil && slot.Database == identity.Database:
+		r.remains("replication slot %q on the publisher, in database %q, which keeps WAL and which this state does not know; if it is nobody else's: %s",
+			slot.Name, slot.Database, dropByHand(slot.Name))
+	}
+}
+
+func dropByHand(slot string) string {
+	return fmt.Sprintf("SELECT pg_drop_replication_slot('%s')", strings.ReplaceAll(slot, "'", "''"))
+}
+
 func (c *cleanup) run(ctx context.Context) error {
 	if err := c.dropSlot(ctx); err != nil {
 		return err
@@ -211,8 +262,9 @@ func (c *cleanup) run(ctx context.Context) error {
 	if err := c.store.Forget(ctx); err != nil {
 		return apply.TargetError(err)
 	}
-	if c.subscription == nil && len(c.origins) == 0 && c.removal.Tables == 0 {
+	if c.unknown() {
 		c.removal.did("the target has no state of subscription %q", c.options.Name)
+		c.removal.strayed(ctx, c.options)
 	} else {
 		c.removal.did("deleted the state of subscription %q", c.options.Name)
 	}
@@ -234,7 +286,7 @@ func (c *cleanup) dropSlot(ctx context.Context) error {
 	if sub == nil {
 		return nil
 	}
-	byHand := fmt.Sprintf("SELECT pg_drop_replication_slot('%s')", strings.ReplaceAll(sub.SlotName, "'", "''"))
+	byHand := dropByHand(sub.SlotName)
 	if c.options.KeepSlot {
 		c.removal.remains("replication slot %q on the publisher, which keeps WAL until it is dropped: %s", sub.SlotName, byHand)
 		return nil

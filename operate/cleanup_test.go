@@ -292,6 +292,27 @@ func TestCleanupLeavesOtherSubscriptions(t *testing.T) {
 	require.Contains(t, removal.Done, `the target has no state of subscription "orders"`)
 }
 
+// A name that is mistyped announces nothing, and names what goes by it elsewhere.
+func TestCleanupOfTheUnknown(t *testing.T) {
+	b := sharedBed(t)
+	b.complete()
+	other := func(o *CleanupOptions) { o.Name = b.slot } // its slot exists, but not in its state
+	removal, err := b.cleanup(unconfirmed, other)
+	requireClass(t, err, apply.Refused, fmt.Sprintf(`knows no subscription %q, only "orders"; replication slot %q on the publisher`, b.slot, b.slot), "--name")
+	require.Nil(t, removal)
+	removal, err = b.cleanup(unconfirmed, other, keepSlot)
+	requireClass(t, err, apply.Refused, `only "orders"`)
+	require.NotContains(t, err.Error(), "slot")
+	require.Nil(t, removal)
+
+	removal, err = b.cleanup(other)
+	require.NoError(t, err, "nothing is left to do")
+	require.Equal(t, fmt.Sprintf("the target has no state of subscription %q", b.slot), removal.Done[0])
+	require.Len(t, removal.Remains, 1)
+	require.Contains(t, removal.Remains[0], "SELECT pg_drop_replication_slot('"+b.slot+"')")
+	require.Equal(t, "1 slots, 2 origins, 1 schemas", b.leftovers())
+}
+
 func TestCleanupByARoleWithoutTheRightToDropOrigins(t *testing.T) {
 	publisher, server := pgtest.Shared(t)
 	pgtest.Exec(t, server.URI("postgres"), `create role worker login`)

@@ -57,6 +57,9 @@ type ConflictList struct {
 	Conflicts []ConflictView `json:"conflicts"`
 	// More says that the limit left older ones out.
 	More bool `json:"more"`
+
+	// picked says that a filter left some out, or could have.
+	picked bool
 }
 
 // ListConflicts lists what is recorded on the target, newest first.
@@ -79,7 +82,7 @@ func ListConflicts(ctx context.Context, ends Endpoints, filter state.ConflictFil
 			return nil, err
 		}
 	}
-	list := &ConflictList{Conflicts: []ConflictView{}}
+	list := &ConflictList{Conflicts: []ConflictView{}, picked: picks(filter)}
 	for i := range found {
 		if limit > 0 && i == limit {
 			list.More = true
@@ -90,9 +93,18 @@ func ListConflicts(ctx context.Context, ends Endpoints, filter state.ConflictFil
 	return list, nil
 }
 
+// picks tells whether a filter can leave records out.
+func picks(filter state.ConflictFilter) bool {
+	return filter.Table != "" || filter.Type != "" || !filter.Since.IsZero()
+}
+
 // Text writes one line for each conflict.
 func (l *ConflictList) Text() string {
-	if len(l.Conflicts) == 0 {
+	switch {
+	case len(l.Conflicts) > 0:
+	case l.picked:
+		return "no conflicts match\n"
+	default:
 		return "no conflicts recorded\n"
 	}
 	var text strings.Builder

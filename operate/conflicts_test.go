@@ -89,6 +89,11 @@ func TestConflictsAreListedShownAndCleared(t *testing.T) {
 	require.Equal(t, []int64{ids[2], ids[0]}, found)
 	require.False(t, more)
 
+	none, err := ListConflicts(ctx, b.ends, state.ConflictFilter{Table: "c"})
+	require.NoError(t, err)
+	require.Equal(t, "no conflicts match\n", none.Text())
+	require.Equal(t, "no conflicts recorded\n", (&ConflictList{}).Text())
+
 	one, err := ShowConflict(ctx, b.ends, ids[1])
 	require.NoError(t, err)
 	require.Equal(t, "b", one.Table)
@@ -123,7 +128,7 @@ func TestConflictsOfTheUnknown(t *testing.T) {
 	b := sharedBed(t)
 	require.NoError(t, b.store("other").AdoptSlot(t.Context(), b.subscription(), 1))
 	_, err := ListConflicts(t.Context(), b.ends, state.ConflictFilter{})
-	requireClass(t, err, apply.Refused, `knows no subscription "orders", only ["other"]`)
+	requireClass(t, err, apply.Refused, `knows no subscription "orders", only "other"`)
 	_, err = ClearConflicts(t.Context(), ClearOptions{Endpoints: b.ends})
-	requireClass(t, err, apply.Refused, `knows no subscription "orders", only ["other"]`)
+	requireClass(t, err, apply.Refused, `knows no subscription "orders", only "other"`)
 }

@@ -72,7 +72,7 @@ func (t *targetSession) unknown(ctx context.Context, store *state.Store) error {
 	if err != nil {
 		return apply.TargetError(err)
 	}
-	return refused(unknownHint, "database %q on the target knows no subscription %q, only %q", t.server.Database, store.Name(), names)
+	return refused(unknownHint, "database %q on the target knows no subscription %q%s", t.server.Database, store.Name(), after(", only ", quoted(names)))
 }
 
 // writable refuses a standby, for what writes.

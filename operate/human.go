@@ -71,6 +71,15 @@ func counted(n int64, noun string) string {
 	return count(n) + " " + noun
 }
 
+// quoted lists names as PostgreSQL's messages do: "a", "b".
+func quoted(names []string) string {
+	list := make([]string, len(names))
+	for i, name := range names {
+		list[i] = strconv.Quote(name)
+	}
+	return strings.Join(list, ", ")
+}
+
 // version writes a server_version_num as PostgreSQL does: 180004 is 18.4.
 func version(number int) string {
 	return fmt.Sprintf("%d.%d", number/10000, number%10000)

@@ -88,7 +88,7 @@ func TestSkipOfTheUnknown(t *testing.T) {
 	b := sharedBed(t)
 	require.NoError(t, b.store("other").AdoptSlot(t.Context(), b.subscription(), 1))
 	_, err := Skip(t.Context(), b.ends, 5)
-	requireClass(t, err, apply.Refused, `knows no subscription "orders", only ["other"]`)
+	requireClass(t, err, apply.Refused, `knows no subscription "orders", only "other"`)
 	b.startRunner(b.store("orders"))
 	_, err = Skip(t.Context(), b.ends, 5)
 	requireClass(t, err, apply.Refused, `knows no subscription "orders"`)

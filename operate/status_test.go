@@ -259,7 +259,7 @@ func TestStatusOfTheUnknown(t *testing.T) {
 	other := b.subscription()
 	require.NoError(t, b.store("other").AdoptSlot(t.Context(), other, lsn.LSN(1)))
 	_, err = ReadStatus(t.Context(), b.ends)
-	requireClass(t, err, apply.Refused, `knows no subscription "orders", only ["other"]`, "--name")
+	requireClass(t, err, apply.Refused, `knows no subscription "orders", only "other"`, "--name")
 }
 
 func TestStatusOfALostSlot(t *testing.T) {

@@ -135,5 +135,5 @@ func TestSwitchesOfTheUnknown(t *testing.T) {
 	requireClass(t, err, apply.Refused, `knows no subscription "orders"`, "pgapply run")
 	require.NoError(t, b.store("other").AdoptSlot(t.Context(), b.subscription(), 1))
 	_, err = Pause(t.Context(), b.ends, "")
-	requireClass(t, err, apply.Refused, `knows no subscription "orders", only ["other"]`, "--name")
+	requireClass(t, err, apply.Refused, `knows no subscription "orders", only "other"`, "--name")
 }

@@ -130,6 +130,8 @@ func TestFaultsOfTheCommandLine(t *testing.T) {
 		{"conflicts of an unknown kind", nil, []string{"conflicts", "lits"}, []string{`"lits"`, "`pgapply conflicts list`"}},
 		{"conflicts without a target", nil, []string{"conflicts", "list"}, []string{"--target"}},
 		{"conflicts since when", nil, []string{"conflicts", "list", "--since", "ever"}, []string{`"ever"`, "7d"}},
+		{"conflicts of an unknown type", nil, []string{"conflicts", "list", "--type", "missing"}, []string{`"missing"`, "insert_exists, ", ", skipped"}},
+		{"cleared conflicts of an unknown type", nil, []string{"conflicts", "clear", "--type", "missing"}, []string{`"missing"`, "update_missing"}},
 		{"conflicts below nothing", nil, []string{"conflicts", "list", "--target", "dbname=b", "--limit", "-1"}, []string{"--limit"}},
 		{"which conflict", nil, []string{"conflicts", "show", "--target", "dbname=b"}, []string{"number"}},
 		{"too many conflicts", nil, []string{"conflicts", "show", "1", "2"}, []string{"number"}},

@@ -65,7 +65,7 @@ func newConflictsList() *cobra.Command {
 
 func filterFlags(flags *pflag.FlagSet, filter *state.ConflictFilter, since *moment) {
 	flags.StringVar(&filter.Table, "table", "", "those on this `TABLE`, with or without its schema")
-	flags.StringVar(&filter.Type, "type", "", "those of this `TYPE`, such as update_missing, or skipped for rows of skipped transactions")
+	flags.Var(conflictType{&filter.Type}, "type", "those of this `TYPE`, such as update_missing, or skipped for rows of skipped transactions")
 	flags.Var(since, "since", "those not older than a `TIME`, such as 7d or 90m, or recorded since a date or an RFC 3339 time")
 }
 
@@ -128,10 +128,15 @@ elsewhere it wants --yes. Old ones go by themselves: see --conflict-retention of
 			options.Confirmed = true
 			number, err = operate.ClearConflicts(cmd.Context(), options)
 		}
-		if err == nil {
+		switch {
+		case err != nil:
+			return err
+		case number == 0 && options.Filter != (state.ConflictFilter{}):
+			say(cmd.OutOrStdout(), "no conflicts match\n")
+		default:
 			say(cmd.OutOrStdout(), fmt.Sprintf("deleted recorded conflicts: %d\n", number))
 		}
-		return err
+		return nil
 	})
 	v.endpoints(&options.Endpoints)
 	v.group("Which conflicts", func(flags *pflag.FlagSet) { filterFlags(flags, &options.Filter, &since) })

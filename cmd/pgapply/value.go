@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -113,3 +114,30 @@ func (p policies) String() string {
 
 // Set adds one policy.
 func (p policies) Set(text string) error { return p.chosen.Set(text) }
+
+// conflictType is the flag for the type of recorded conflicts.
+type conflictType struct{ name *string }
+
+func (c conflictType) Type() string { return "type" }
+
+func (c conflictType) String() string {
+	if c.name == nil {
+		return ""
+	}
+	return *c.name
+}
+
+// Set takes a type that can be recorded: one of a conflict, or that of the rows of
+// skipped transactions.
+func (c conflictType) Set(text string) error {
+	var names []string
+	for _, known := range conflict.Types() {
+		names = append(names, string(known))
+	}
+	names = append(names, "skipped")
+	if !slices.Contains(names, text) {
+		return fmt.Errorf("%q is not one of the types %s", text, strings.Join(names, ", "))
+	}
+	*c.name = text
+	return nil
+}
