@@ -81,6 +81,8 @@ func questions() []question {
 		{aTarget, checkOriginFunctions},
 		{aTarget, checkReplicaRole},
 		{aTarget, checkCommitTimestamps},
+		{0, checkSpool},
+		{aPublisher, checkPolicies},
 		{both, checkTables},
 	}
 }

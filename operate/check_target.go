@@ -30,6 +30,7 @@ type targetFacts struct {
 	recorded     bool // schema pgapply is there
 	subscription *state.Subscription
 	holder       *state.Holder
+	runner       *state.Runner
 	// progress is what the origins hold, and ownOrigin whether the first one is the
 	// recorded one; progressErr is why the role may not see it.
 	progress    lsn.LSN
@@ -135,6 +136,9 @@ func (f *targetFacts) gatherState(ctx context.Context, session *targetSession, o
 	if f.holder, err = store.LockHolder(ctx); err != nil {
 		return err
 	}
+	if f.runner, err = store.Runner(ctx); err != nil {
+		return err
+	}
 	origins, err := store.Origins(ctx)
 	if err != nil {
 		return err
@@ -180,6 +184,9 @@ func checkState(f *facts) []Finding {
 	if !t.subscription.Enabled {
 		report := Report{PausedAt: t.subscription.PausedAt, PauseReason: t.subscription.PauseReason}
 		return warning("state", "`pgapply resume` when it is to go on", "the subscription is %s", report.paused())
+	}
+	if t.holder != nil && t.runner != nil && t.runner.LastError != "" {
+		return warning("state", t.runner.LastErrorHint, "a runner lives (%s), and its last error is: %s", t.holder, oneLine(t.runner.LastError))
 	}
 	if t.holder != nil {
 		return ok("state", "subscription %s is recorded, and a runner lives: %s", f.options.Name, t.holder)

@@ -3,6 +3,8 @@ package operate
 import (
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -482,6 +484,59 @@ func exampleCheckup() *Checkup {
 			{Level: Failure, Subject: "public.t", Text: "it is broken", Remedy: "mend it"},
 		},
 	}
+}
+
+func TestCheckOfTheSpoolDirectory(t *testing.T) {
+	there := t.TempDir()
+	file := filepath.Join(there, "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	for name, test := range map[string]struct {
+		directory string
+		level     Level
+		text      string
+	}{
+		"default":      {"", OK, "up to 16.0 GiB in "},
+		"there":        {there + "/", OK, there},
+		"not there":    {filepath.Join(there, "a", "b"), Warning, "does not exist: the runner makes it in " + there},
+		"a file":       {file, Failure, "not a directory"},
+		"below a file": {filepath.Join(file, "a"), Failure, "not a directory"},
+		"read-only":    {"/proc", Failure, "--spool-dir /proc cannot be used: "},
+	} {
+		options := apply.DefaultOptions()
+		options.SpoolDir = test.directory
+		findings := checkSpool(&facts{options: options})
+		require.Len(t, findings, 1, name)
+		require.Equal(t, test.level, findings[0].Level, name)
+		require.Contains(t, findings[0].Text, test.text, name)
+	}
+}
+
+func TestCheckOfPoliciesForTables(t *testing.T) {
+	options := apply.DefaultOptions()
+	for _, policy := range []string{"update_missing=error", "public.t:delete_missing=error", "public.a:b:insert_exists=keep_local", "public.T:delete_missing=error"} {
+		require.NoError(t, options.OnConflict.Set(policy))
+	}
+	published := func(name string) source.Published {
+		return source.Published{Table: source.Table{Schema: "public", Name: name}}
+	}
+	publisher := &publisherFacts{published: []source.Published{published("t"), published("a:b")}}
+	findings := checkPolicies(&facts{options: options, publisher: publisher})
+	require.Len(t, findings, 1)
+	require.Equal(t, Warning, findings[0].Level)
+	require.Equal(t, "--on-conflict public.T:delete_missing=error is for a table that is not published", findings[0].Text)
+}
+
+func TestCheckNamesTheRunnersLastError(t *testing.T) {
+	target := &targetFacts{
+		recorded: true, subscription: &state.Subscription{Enabled: true}, holder: &state.Holder{PID: 99},
+		runner: &state.Runner{LastError: "no room", LastErrorHint: "make room"},
+	}
+	findings := checkState(&facts{target: target})
+	require.Equal(t, []Finding{{
+		Level: Warning, Subject: "state", Text: "a runner lives (" + target.holder.String() + "), and its last error is: no room", Remedy: "make room",
+	}}, findings)
+	target.runner.LastError = ""
+	require.Equal(t, OK, checkState(&facts{target: target})[0].Level)
 }
 
 func TestCheckupAsText(t *testing.T) { golden(t, "checkup.txt", exampleCheckup().Text()) }
