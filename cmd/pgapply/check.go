@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"os"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -28,6 +29,7 @@ state. Each finding is ok, a warning or an error, and names its remedy. Without
 			return &apply.Error{Class: apply.Configuration, Err: errors.Join(err, options.Validate())}
 		}
 		warnAboutPasswords(logger, exposedPasswords(cmd))
+		warnAboutVariables(logger, unread(cmd, os.Environ()))
 		checkup, err := operate.Check(cmd.Context(), options)
 		if err != nil {
 			return err

@@ -109,10 +109,14 @@ func TestFaultsOfTheCommandLine(t *testing.T) {
 		{"unknown flag", nil, run("--workers", "4"), []string{"--workers", "pgapply run --help"}},
 		{"argument", nil, run("more"), []string{`"more"`}},
 		{"size", nil, run("--memory-limit", "lots"), []string{`"lots" is not a size`}},
+		{"whole number", nil, run("--max-group-rows", "x"), []string{`pgapply: --max-group-rows: "x" is not a whole number`}},
+		{"boolean", nil, run("--binary=perhaps"), []string{`pgapply: --binary: "perhaps" is not one of true, false`}},
+		{"time", nil, run("--max-group-age", "5"), []string{`pgapply: --max-group-age: "5" is not a time such as 500ms`}},
+		{"size in a variable", map[string]string{"PGAPPLY_MEMORY_LIMIT": "lots"}, run(), []string{`PGAPPLY_MEMORY_LIMIT: "lots" is not a size`}},
 		{"position", nil, run("--endpos", "end"), []string{`"end"`, "current"}},
 		{"log level", nil, run("--log-level", "loud"), []string{`"loud"`, "debug"}},
 		{"log format", nil, run("--log-format", "xml"), []string{`"xml"`, "json"}},
-		{"boolean variable", map[string]string{"PGAPPLY_BINARY": "perhaps"}, run(), []string{"PGAPPLY_BINARY", `"perhaps"`, "bool"}},
+		{"boolean variable", map[string]string{"PGAPPLY_BINARY": "perhaps"}, run(), []string{"PGAPPLY_BINARY", `"perhaps" is not one of true, false`}},
 		{"list variable", map[string]string{"PGAPPLY_PUBLICATION": `"a`}, []string{"run"}, []string{"PGAPPLY_PUBLICATION"}},
 		{"initial copy by default", nil, []string{"run"}, []string{"--copy-data=false", "--source", "--target", "--publication"}},
 		{"initial copy", nil, run("--copy-data=true"), []string{"--copy-data=true is not there yet"}},
@@ -162,6 +166,21 @@ func TestPasswordOnTheCommandLineGetsAWarningAndIsNotShown(t *testing.T) {
 	c = call(t, map[string]string{"PGAPPLY_TARGET": "host=db password=hunter2"}, "run", "--source", "dbname=a", "--publication", "p", "--copy-data=false")
 	require.NoError(t, c.err)
 	require.Empty(t, c.log, "nobody sees it in the environment")
+}
+
+// A variable that is mistyped would otherwise be passed over in silence.
+func TestVariablesThatNoFlagReads(t *testing.T) {
+	environment := map[string]string{
+		"PGAPPLY_SUORCE": "x", "PGAPPLY_DURATION": "1s", "PGAPPLY_TEST_MAJOR": "18", "PGAPPLY_CACHE": "/x", "PGAPPLY_PG_DIR_18": "/y", "PGAPPLY_LSN": "1/1",
+	}
+	c := call(t, environment, run("--log-format", "json")...)
+	require.NoError(t, c.err)
+	require.Contains(t, c.log, `"variable":"PGAPPLY_SUORCE"`)
+	require.Equal(t, 1, strings.Count(c.log, "\n"), c.log)
+	c = call(t, nil, "version")
+	require.NoError(t, c.err)
+	c = call(t, nil, "pause")
+	require.Equal(t, "pgapply: warning: a variable in the environment stands in for no flag: PGAPPLY_SUORCE\n", c.log)
 }
 
 func TestHoldsPassword(t *testing.T) {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -35,6 +36,7 @@ Exit code 8 says that a table differs.`,
 		if options.Duration < time.Second {
 			return usageError(cmd, "--duration %s is too short to see anything: give a second or more", options.Duration)
 		}
+		warnAboutVariables(logger, unread(cmd, os.Environ()))
 		options.Log = logger
 		options.Out = cmd.OutOrStdout()
 		options.Terminal = onTerminal(cmd.OutOrStdout())

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -36,6 +37,11 @@ func newVerb(command *cobra.Command, run func(cmd *cobra.Command) error) *verb {
 	command.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := fromEnvironment(cmd, os.LookupEnv); err != nil {
 			return err
+		}
+		if cmd.Flags().Lookup("log-format") == nil { // otherwise the log says it
+			for _, name := range unread(cmd, os.Environ()) {
+				fmt.Fprintf(cmd.ErrOrStderr(), "pgapply: warning: %s: %s\n", unreadText, name)
+			}
 		}
 		return run(cmd)
 	}
@@ -105,15 +111,14 @@ func fromEnvironment(cmd *cobra.Command, lookup func(string) (string, bool)) err
 		if flag.Value.Type() == listType {
 			fields, err := csv.NewReader(strings.NewReader(value)).Read()
 			if err != nil {
-				faults = append(faults, fmt.Errorf("%s is not a list separated by commas: %w", variable(flag.Name), err))
+				faults = append(faults, fmt.Errorf("%s is not a list separated by commas, with quotes only around a whole item", variable(flag.Name)))
 				return
 			}
 			values = fields
 		}
 		for _, value := range values {
 			if err := flag.Value.Set(value); err != nil {
-				faults = append(faults, fmt.Errorf("%s: %q is not a value for --%s, which takes a %s",
-					variable(flag.Name), value, flag.Name, flag.Value.Type()))
+				faults = append(faults, fmt.Errorf("%s: %w", variable(flag.Name), misfit(flag, value, err)))
 			}
 		}
 	})
@@ -121,6 +126,55 @@ func fromEnvironment(cmd *cobra.Command, lookup func(string) (string, bool)) err
 		return usageError(cmd, "%w", errors.Join(faults...))
 	}
 	return nil
+}
+
+// misfit says that a flag does not take a value. The flags of this package say so
+// themselves; for those of pflag it does, which shows how Go parses.
+func misfit(flag *pflag.Flag, value string, err error) error {
+	wants := map[string]string{
+		"int":      "a whole number",
+		"bool":     "one of true, false",
+		"duration": "a time such as 500ms, 2s or 1m30s",
+	}[flag.Value.Type()]
+	if wants == "" {
+		return err
+	}
+	return fmt.Errorf("%q is not %s", value, wants)
+}
+
+// flagError is a mistake in the flags of a command line.
+func flagError(cmd *cobra.Command, err error) error {
+	if wrong, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		flag := wrong.GetFlag()
+		return usageError(cmd, "--%s: %w", flag.Name, misfit(flag, wrong.GetValue(), errors.Unwrap(wrong)))
+	}
+	return usageError(cmd, "%w", err)
+}
+
+const unreadText = "a variable in the environment stands in for no flag"
+
+// unread returns the PGAPPLY_ variables that no flag of any command reads. Those of
+// the tests, and of what finds servers for them and the demo, are not flags.
+func unread(cmd *cobra.Command, environment []string) []string {
+	read := map[string]bool{"PGAPPLY_CACHE": true, "PGAPPLY_MATRIX": true, "PGAPPLY_FIELD_EXAMPLES": true}
+	var look func(*cobra.Command)
+	look = func(command *cobra.Command) {
+		command.Flags().VisitAll(func(flag *pflag.Flag) { read[variable(flag.Name)] = true })
+		for _, sub := range command.Commands() {
+			look(sub)
+		}
+	}
+	look(cmd.Root())
+	var names []string
+	for _, setting := range environment {
+		name, _, _ := strings.Cut(setting, "=")
+		if strings.HasPrefix(name, "PGAPPLY_") && !read[name] &&
+			!strings.HasPrefix(name, "PGAPPLY_TEST_") && !strings.HasPrefix(name, "PGAPPLY_PG_DIR_") {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // listType is how pflag calls a repeatable string.

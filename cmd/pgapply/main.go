@@ -45,9 +45,7 @@ another PostgreSQL server, exactly once and in commit order.
 		Args:          knownCommand,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usageError(cmd, "%w", err)
-	})
+	root.SetFlagErrorFunc(flagError)
 	root.SetVersionTemplate("pgapply {{.Version}}\n")
 	root.DisableFlagsInUseLine = true
 	root.SuggestionsMinimumDistance = suggestionDistance

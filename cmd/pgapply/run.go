@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"os"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -39,6 +40,7 @@ needs a person (--on-error stop), 7 slot lost: only a new copy can help.`,
 			return &apply.Error{Class: apply.Configuration, Err: errors.Join(err, options.Validate())}
 		}
 		warnAboutPasswords(logger, exposedPasswords(cmd))
+		warnAboutVariables(logger, unread(cmd, os.Environ()))
 		options.Log, options.Version = logger, version
 		return start(cmd.Context(), options)
 	})
@@ -99,5 +101,11 @@ func warnAboutPasswords(log *zap.Logger, flags []string) {
 	for _, name := range flags {
 		log.Warn("the command line shows a password to everyone on this machine; use a password file or "+variable(name),
 			zap.String("flag", "--"+name))
+	}
+}
+
+func warnAboutVariables(log *zap.Logger, names []string) {
+	for _, name := range names {
+		log.Warn(unreadText, zap.String("variable", name))
 	}
 }

@@ -14,7 +14,7 @@ const day = 24 * time.Hour
 // after a number of days.
 type age struct{ span *time.Duration }
 
-func (a age) Type() string { return "duration" }
+func (a age) Type() string { return "time span" }
 
 // String writes whole days as days.
 func (a age) String() string {
