@@ -232,3 +232,16 @@ func TestKeyThatTheTargetMakes(t *testing.T) {
 		})
 	}
 }
+
+// TestKeyWithItsOwnCollation: the index in the way compares otherwise than the column.
+func TestKeyWithItsOwnCollation(t *testing.T) {
+	l := newLink(t)
+	l.both(`CREATE TABLE t (id int PRIMARY KEY, b text)`)
+	l.onTarget(`CREATE COLLATION ci (provider = icu, locale = 'und-u-ks-level2', deterministic = false)`, `CREATE UNIQUE INDEX u ON t (b COLLATE ci)`, `INSERT INTO t VALUES (100, 'abc')`)
+	l.onSource(`CREATE PUBLICATION p FOR TABLE t`)
+	l.start(onConflict("insert_exists=keep_local"))
+	l.onSource(`INSERT INTO t VALUES (1, 'ABC')`, `INSERT INTO t VALUES (2, 'other')`)
+	l.catchUp()
+	require.Equal(t, "2|other\n100|abc", pgtest.Query(t, l.target, `SELECT * FROM t ORDER BY id`))
+	require.Equal(t, "insert_exists|t|keep_local|kept||1", l.recorded())
+}

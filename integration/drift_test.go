@@ -78,3 +78,35 @@ func TestDDLInMidTransaction(t *testing.T) {
 	l.same(`SELECT id, v::text FROM a ORDER BY id`)
 	l.same(`SELECT * FROM b`)
 }
+
+// TestTypesChangeUnderStatements: changes of types and names that the table's own
+// catalog row does not show must not leave values read as what they were before.
+func TestTypesChangeUnderStatements(t *testing.T) {
+	for name, c := range map[string]struct{ source, target, change, changeTarget, insert, check string }{
+		"partitioned root": {
+			source: `CREATE TABLE t (id int PRIMARY KEY, f float4)`, target: `CREATE TABLE t (id int PRIMARY KEY, f float4) PARTITION BY RANGE (id); CREATE TABLE d PARTITION OF t DEFAULT`,
+			change: `ALTER TABLE t ALTER f TYPE float8`, changeTarget: `ALTER TABLE t ALTER f TYPE float8`,
+			insert: `INSERT INTO t SELECT 1 + count(*), 0.1234567890123 FROM t`, check: `SELECT f FROM t WHERE id = 3`,
+		},
+		"swapped names": {
+			source: `CREATE TABLE t (id int PRIMARY KEY, a timestamptz, b timestamp)`, target: `CREATE TABLE t (id int PRIMARY KEY, b timestamptz, a timestamp)`,
+			changeTarget: `BEGIN; ALTER TABLE t RENAME a TO x; ALTER TABLE t RENAME b TO a; ALTER TABLE t RENAME x TO b; COMMIT`, change: `SELECT 1`,
+			insert: `INSERT INTO t SELECT 1 + count(*), '2020-01-01 00:00+00', '2020-01-01' FROM t`, check: `SELECT a AT TIME ZONE 'UTC', b FROM t WHERE id = 3`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLink(t)
+			l.onSource(`ALTER DATABASE `+l.name+` SET timezone = 'Asia/Tokyo'`, c.source, `CREATE PUBLICATION p FOR TABLE t`)
+			l.onTarget(c.target)
+			l.start()
+			l.onSource(c.insert)
+			l.catchUp()
+			l.onSource(c.change, c.insert)
+			l.catchUp()
+			l.onTarget(c.changeTarget)
+			l.onSource(c.insert)
+			l.catchUp()
+			l.same(c.check)
+		})
+	}
+}

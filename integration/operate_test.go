@@ -99,6 +99,11 @@ func TestMissingTableSkip(t *testing.T) {
 	l.onSource(`BEGIN; INSERT INTO absent VALUES (1), (2); INSERT INTO t VALUES (1); UPDATE absent SET id = 3 WHERE id = 1; COMMIT`, `TRUNCATE absent, t`, `INSERT INTO t VALUES (2)`)
 	l.catchUp()
 	l.same(`SELECT * FROM t`)
+	// From the moment that it exists it takes part.
+	l.onTarget(`CREATE TABLE absent (id int PRIMARY KEY)`)
+	l.onSource(`INSERT INTO absent VALUES (7)`, `INSERT INTO absent VALUES (8)`)
+	l.catchUp()
+	require.Equal(t, "7\n8", pgtest.Query(t, l.target, `SELECT * FROM absent ORDER BY id`))
 }
 
 // TestLogicalMessages: those of transactions commit with them, in order; others come

@@ -54,6 +54,9 @@ type Column struct {
 	// Equality compares two values of the column, ready for an SQL text, such as
 	// OPERATOR(pg_catalog.=). It is empty for types without a default equality.
 	Equality string
+	// Collation is that of the key's index where it is not the column's own, ready
+	// for an SQL text; empty otherwise.
+	Collation string
 	// Key marks the columns of the key that rows are searched by.
 	Key bool
 	// IdentityAlways columns refuse to be set by an UPDATE.
@@ -130,7 +133,7 @@ var relationKinds = map[string]string{
 
 func (t *Table) loadHead(querier Querier) (replicaIdentity string, err error) {
 	rows, err := querier.Query(`
-		SELECT c.oid, c.relkind, c.relreplident, c.xmin
+		SELECT c.oid, c.relkind, c.relreplident, c.xmin, `+columnsVersion+`
 		FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 		WHERE n.nspname = $1 AND c.relname = $2`, t.Schema, t.Name)
 	if err != nil {
@@ -152,7 +155,7 @@ func (t *Table) loadHead(querier Querier) (replicaIdentity string, err error) {
 		return "", fmt.Errorf("look up %s: %w", t.QualifiedName(), err)
 	}
 	t.OID, t.Partitioned = uint32(oid), kind == "p"
-	t.Version = Version{Table: string(rows[0][0]), TableXID: string(rows[0][3]), Index: "0", IndexXID: "0"}
+	t.Version = Version{Table: string(rows[0][0]), TableXID: string(rows[0][3]), Columns: string(rows[0][4]), Index: "0", IndexXID: "0"}
 	return string(rows[0][2]), nil
 }
 
@@ -188,12 +191,23 @@ WITH RECURSIVE operators AS (
 	SELECT attnum, atttypid AS type FROM columns
 	UNION ALL
 	SELECT b.attnum, t.typbasetype FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.type AND t.typtype = 'd'
-), comparable AS (
-	SELECT t.oid AS type FROM pg_catalog.pg_type t
-	WHERE t.typtype IN ('e', 'r', 'm', 'c', 'd') OR t.typelem <> 0 AND t.typlen = -1
-		OR t.oid IN (SELECT type FROM operators)
-		OR t.oid IN (SELECT k.castsource FROM pg_catalog.pg_cast k JOIN operators op ON op.type = k.casttarget
-			WHERE k.castmethod = 'b' AND k.castcontext = 'i')
+), parts AS (
+	SELECT attnum, type FROM base
+	UNION
+	SELECT p.attnum, x.type
+	FROM parts p JOIN pg_catalog.pg_type t ON t.oid = p.type
+	CROSS JOIN LATERAL (
+		SELECT t.typbasetype WHERE t.typtype = 'd'
+		UNION ALL SELECT t.typelem WHERE t.typelem <> 0 AND t.typlen = -1
+		UNION ALL SELECT m.atttypid FROM pg_catalog.pg_attribute m
+			WHERE t.typtype = 'c' AND m.attrelid = t.typrelid AND m.attnum > 0 AND NOT m.attisdropped
+	) x(type)
+), incomparable AS (
+	SELECT p.attnum FROM parts p JOIN pg_catalog.pg_type t ON t.oid = p.type
+	WHERE t.typtype = 'b' AND NOT (t.typelem <> 0 AND t.typlen = -1)
+		AND NOT EXISTS (SELECT FROM operators op WHERE op.type = t.oid)
+		AND NOT EXISTS (SELECT FROM pg_catalog.pg_cast k JOIN operators op ON op.type = k.casttarget
+			WHERE k.castsource = t.oid AND k.castmethod = 'b' AND k.castcontext = 'i')
 )
 SELECT c.attname, c.atttypid, c.attgenerated <> '', c.attidentity = 'a', e.nspname, e.oprname,
 	t.oid, tn.nspname, t.typname
@@ -215,10 +229,7 @@ LEFT JOIN LATERAL (
 			WHERE k.castsource = t.oid AND k.casttarget = op.type AND k.castmethod = 'b' AND k.castcontext = 'i')
 	ORDER BY op.type = t.oid DESC, ot.typispreferred DESC, op.type
 	LIMIT 1
-) e ON (t.typelem = 0 OR t.typlen <> -1 OR t.typelem IN (SELECT type FROM comparable))
-	AND (t.typtype <> 'c' OR NOT EXISTS (SELECT FROM pg_catalog.pg_attribute m
-		WHERE m.attrelid = t.typrelid AND m.attnum > 0 AND NOT m.attisdropped
-			AND m.atttypid NOT IN (SELECT type FROM comparable)))
+) e ON c.attnum NOT IN (SELECT attnum FROM incomparable)
 ORDER BY c.attnum`
 
 func loadColumns(querier Querier, table uint32) (map[string]localColumn, error) {
@@ -328,7 +339,7 @@ func plural(names []string) string {
 	return "s"
 }
 
-type keyColumn struct{ name, equality string }
+type keyColumn struct{ name, equality, collation string }
 
 // loadKey returns the columns of the index that rows are searched by: the replica
 // identity index, else the primary key unless it is deferrable
@@ -336,7 +347,10 @@ type keyColumn struct{ name, equality string }
 // own operator class; it is empty for an access method other than btree.
 func (t *Table) loadKey(querier Querier, replicaIdentity string) ([]keyColumn, error) {
 	rows, err := querier.Query(`
-		SELECT a.attname, n.nspname, o.oprname, i.indexrelid, i.version
+		SELECT a.attname, n.nspname, o.oprname, i.indexrelid, i.version,
+			(SELECT pg_catalog.quote_ident(cn.nspname) || '.' || pg_catalog.quote_ident(co.collname)
+			 FROM pg_catalog.pg_collation co JOIN pg_catalog.pg_namespace cn ON cn.oid = co.collnamespace
+			 WHERE co.oid = k.coll AND k.coll <> a.attcollation)
 		FROM (
 			SELECT i.*, i.xmin AS version FROM pg_catalog.pg_index i
 			WHERE i.indrelid = $1::pg_catalog.oid AND i.indislive AND i.indisvalid AND i.indimmediate
@@ -345,8 +359,9 @@ func (t *Table) loadKey(querier Querier, replicaIdentity string) ([]keyColumn, e
 			LIMIT 1
 		) i
 		CROSS JOIN LATERAL ROWS FROM (
-			pg_catalog.unnest(i.indkey::pg_catalog.int2[]), pg_catalog.unnest(i.indclass::pg_catalog.oid[])
-		) WITH ORDINALITY k(attnum, opclass, position)
+			pg_catalog.unnest(i.indkey::pg_catalog.int2[]), pg_catalog.unnest(i.indclass::pg_catalog.oid[]),
+			pg_catalog.unnest(i.indcollation::pg_catalog.oid[])
+		) WITH ORDINALITY k(attnum, opclass, coll, position)
 		JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
 		JOIN pg_catalog.pg_opclass oc ON oc.oid = k.opclass
 		JOIN pg_catalog.pg_am am ON am.oid = oc.opcmethod
@@ -361,7 +376,7 @@ func (t *Table) loadKey(querier Querier, replicaIdentity string) ([]keyColumn, e
 	}
 	key := make([]keyColumn, len(rows))
 	for i, row := range rows {
-		key[i] = keyColumn{name: string(row[0]), equality: operator(row[1], row[2])}
+		key[i] = keyColumn{name: string(row[0]), equality: operator(row[1], row[2]), collation: string(row[5])}
 		t.Version.Index, t.Version.IndexXID = string(row[3]), string(row[4])
 	}
 	return key, nil
@@ -396,6 +411,7 @@ func (t *Table) chooseSearch(relation *decoder.Relation, key []keyColumn) {
 			t.Columns[position].Equality = column.equality
 		}
 		t.Columns[position].Key = true
+		t.Columns[position].Collation = column.collation
 	}
 	t.Search = ByKey
 }

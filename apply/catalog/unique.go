@@ -26,11 +26,15 @@ func LoadUniqueIndexes(querier Querier, table *Table) ([]UniqueIndex, error) {
 		SELECT pg_catalog.quote_ident(ns.nspname) || '.' || pg_catalog.quote_ident(c.relname),
 			coalesce(pg_catalog.pg_get_expr(i.indpred, i.indrelid), 'true'),
 			coalesce((pg_catalog.to_jsonb(i.*) ->> 'indnullsnotdistinct')::pg_catalog.bool, false),
-			pg_catalog.pg_get_indexdef(i.indexrelid, k.position::pg_catalog.int4, true), n.nspname, o.oprname
+			pg_catalog.pg_get_indexdef(i.indexrelid, k.position::pg_catalog.int4, true), n.nspname, o.oprname,
+			(SELECT ' COLLATE ' || pg_catalog.quote_ident(cn.nspname) || '.' || pg_catalog.quote_ident(co.collname)
+			 FROM pg_catalog.pg_collation co JOIN pg_catalog.pg_namespace cn ON cn.oid = co.collnamespace WHERE co.oid = k.coll)
 		FROM pg_catalog.pg_index i
 		JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
 		JOIN pg_catalog.pg_namespace ns ON ns.oid = c.relnamespace
-		CROSS JOIN LATERAL pg_catalog.unnest(i.indclass::pg_catalog.oid[]) WITH ORDINALITY k(opclass, position)
+		CROSS JOIN LATERAL ROWS FROM (
+			pg_catalog.unnest(i.indclass::pg_catalog.oid[]), pg_catalog.unnest(i.indcollation::pg_catalog.oid[])
+		) WITH ORDINALITY k(opclass, coll, position)
 		JOIN pg_catalog.pg_opclass oc ON oc.oid = k.opclass
 		JOIN pg_catalog.pg_am am ON am.oid = oc.opcmethod AND am.amname = 'btree'
 		JOIN pg_catalog.pg_amop ao ON ao.amopfamily = oc.opcfamily AND ao.amoppurpose = 's'
@@ -50,7 +54,7 @@ func LoadUniqueIndexes(querier Querier, table *Table) ([]UniqueIndex, error) {
 			indexes = append(indexes, UniqueIndex{Name: name, Predicate: string(row[1]), NullsEqual: string(row[2]) == "t"})
 		}
 		index := &indexes[len(indexes)-1]
-		index.Expressions = append(index.Expressions, string(row[3]))
+		index.Expressions = append(index.Expressions, "("+string(row[3])+")"+string(row[6]))
 		index.Equalities = append(index.Equalities, operator(row[4], row[5]))
 	}
 	return indexes, nil
@@ -99,7 +103,7 @@ func (u *UniqueIndex) Keys() string {
 		if i > 0 {
 			list.WriteString(", ")
 		}
-		fmt.Fprintf(&list, "(%s) AS k%d", expression, i+1)
+		fmt.Fprintf(&list, "%s AS k%d", expression, i+1)
 	}
 	return list.String()
 }

@@ -337,6 +337,6 @@ func (s *Session) pin(t *table) error {
 	}
 	t.pinned = s.begun
 	version := &t.bound.Version
-	s.values = append(s.values[:0], []byte(version.Table), []byte(version.TableXID), []byte(version.Index), []byte(version.IndexXID))
+	s.values = append(s.values[:0], []byte(version.Table), []byte(version.TableXID), []byte(version.Columns), []byte(version.Index), []byte(version.IndexXID))
 	return verdict(s.pipe.Exec(s.token(opPin, t), pinStatement, s.values, nil))
 }

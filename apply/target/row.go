@@ -118,7 +118,10 @@ func (s *Session) table(relation *decoder.Relation) (*table, error) {
 	}
 	if member {
 		bound, err := catalog.Load(s.pipe, relation, s.options.Binary)
-		if err != nil && !s.mayMiss(relation, err) {
+		if err != nil && s.mayMiss(relation, err) {
+			return t, nil // not kept: from the moment it exists, it takes part
+		}
+		if err != nil {
 			return nil, verdict(err)
 		}
 		t.bound = bound

@@ -224,6 +224,9 @@ func (b *builder) conditions(search decoder.Tuple) {
 		default:
 			b.WriteString(name + " " + column.Equality + " ")
 			b.parameter(true, i)
+			if column.Collation != "" {
+				b.WriteString(" COLLATE " + column.Collation)
+			}
 		}
 	}
 	if count == 0 {
