@@ -238,7 +238,7 @@ func (r *Report) addRunner(holder *state.Holder, runner *state.Runner) {
 		switch {
 		case holder != nil:
 		case r.LastError != "":
-			r.problem("no runner lives: the last one ended with an error: %s%s", r.LastError, after("; remedy: ", r.LastErrorHint))
+			r.problem("no runner lives; the last error was: %s%s", r.LastError, after("; remedy: ", r.LastErrorHint))
 			return
 		default:
 			r.problem("no runner lives: the last one ended in order, or none was started here")

@@ -93,7 +93,7 @@ func TestStandstillsAreProblems(t *testing.T) {
 func TestExitWithAnErrorIsNotInOrder(t *testing.T) {
 	sub := &state.Subscription{Enabled: true, LastError: "slot s is gone", LastErrorHint: "copy again"}
 	report := newReport("orders", state.Target{}, observation{subscription: sub})
-	require.Equal(t, []string{"no runner lives: the last one ended with an error: slot s is gone; remedy: copy again"}, report.Problems)
+	require.Equal(t, []string{"no runner lives; the last error was: slot s is gone; remedy: copy again"}, report.Problems)
 }
 
 func TestPausedReportSaysSinceWhenAndWhy(t *testing.T) {
