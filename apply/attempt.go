@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -130,7 +131,7 @@ func (a *attempt) refuseSource(ctx context.Context) error {
 	}
 	if len(missing) > 0 {
 		return refused("create it on the publisher, in the database of --source: CREATE PUBLICATION ... FOR TABLE ...",
-			"the publisher's database %q has no publication %q", a.identity.Database, missing)
+			`the publisher's database %q has no publication "%s"`, a.identity.Database, strings.Join(missing, `", "`))
 	}
 	return nil
 }

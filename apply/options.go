@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -115,7 +116,7 @@ func (o *Options) Validate() error {
 	fault := func(format string, arguments ...any) { faults = append(faults, fmt.Errorf(format, arguments...)) }
 	oneOf := func(flag, value string, allowed ...string) {
 		if !slices.Contains(allowed, value) {
-			fault("--%s %q is not one of %q", flag, value, allowed)
+			fault("--%s %q is not one of %s", flag, value, strings.Join(allowed, ", "))
 		}
 	}
 	if !nameForm.MatchString(o.Name) {
