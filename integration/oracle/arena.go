@@ -2,13 +2,11 @@ package oracle
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"sync/atomic"
 	"time"
-
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"pgapply/internal/cluster"
 )
@@ -36,42 +34,37 @@ func TargetSettings(int) map[string]string {
 
 // Arena is a pair of servers on which scripts are played, one at a time.
 type Arena struct {
-	publisher, target *cluster.Cluster
+	publisher, target server
 	servers           Servers
-	// administrators of the servers.
-	onPublisher, onTarget *client
-	spool                 string
-	plays                 atomic.Int64
+	spool             string
+	plays             atomic.Int64
 
 	// Patience bounds the wait for one position. It is far above what it takes.
 	Patience time.Duration
 }
 
+// server is a cluster with a session of its administrator.
+type server struct {
+	*cluster.Cluster
+	administrator *client
+}
+
 // NewArena looks at what the servers have. The caller closes the arena, and the
 // servers after it. Directory takes the spools.
 func NewArena(ctx context.Context, publisher, target *cluster.Cluster, directory string) (*Arena, error) {
-	a := &Arena{publisher: publisher, target: target, spool: directory, Patience: 30 * time.Second}
-	a.servers = Servers{Publisher: publisher.Major(), Target: target.Major(), Extensions: map[string]bool{}}
-	var err error
-	if a.onPublisher, err = open(ctx, publisher.URI("postgres")); err != nil {
-		return nil, err
-	}
-	if a.onTarget, err = open(ctx, target.URI("postgres")); err != nil {
-		a.onPublisher.close()
-		return nil, err
+	a := &Arena{
+		publisher: server{Cluster: publisher}, target: server{Cluster: target}, spool: directory, Patience: 30 * time.Second,
+		servers: Servers{Publisher: publisher.Major(), Target: target.Major(), Extensions: map[string]bool{}},
 	}
 	counts := map[string]int{}
-	for _, s := range []*client{a.onPublisher, a.onTarget} {
-		rows, err := s.query(ctx, `SELECT name FROM pg_available_extensions UNION ALL SELECT DISTINCT 'icu' FROM pg_collation WHERE collprovider = 'i'`)
+	for _, s := range []*server{&a.publisher, &a.target} {
+		features, err := s.features(ctx)
 		if err != nil {
 			a.Close()
 			return nil, err
 		}
-		for _, row := range rows {
-			counts[row[0]]++
-		}
-		if _, err := s.query(ctx, `SELECT '<a/>'::xml`); err == nil {
-			counts["xml"]++
+		for _, feature := range features {
+			counts[feature]++
 		}
 	}
 	for name, count := range counts {
@@ -80,136 +73,150 @@ func NewArena(ctx context.Context, publisher, target *cluster.Cluster, directory
 	return a, nil
 }
 
+// features opens the administrator's session and asks what kinds could need.
+func (s *server) features(ctx context.Context) ([]string, error) {
+	var err error
+	if s.administrator, err = open(ctx, s.URI("postgres")); err != nil {
+		return nil, err
+	}
+	rows, err := s.administrator.query(ctx, `SELECT name FROM pg_available_extensions UNION ALL SELECT DISTINCT 'icu' FROM pg_collation WHERE collprovider = 'i'`)
+	if err != nil {
+		return nil, err
+	}
+	features := make([]string, len(rows))
+	for i, row := range rows {
+		features[i] = row[0]
+	}
+	if s.administrator.exec(ctx, `SELECT '<a/>'::xml`) == nil {
+		features = append(features, "xml")
+	}
+	return features, nil
+}
+
 // Servers say what scripts for this arena can count on.
 func (a *Arena) Servers() Servers { return a.servers }
 
 // Close ends the arena's sessions.
 func (a *Arena) Close() {
-	a.onPublisher.close()
-	a.onTarget.close()
-}
-
-// client runs SQL on a connection of its own.
-type client struct{ conn *pgconn.PgConn }
-
-func open(ctx context.Context, uri string) (*client, error) {
-	conn, err := pgconn.Connect(ctx, uri)
-	if err != nil {
-		return nil, err
-	}
-	return &client{conn}, nil
-}
-
-// execTimeout bounds a statement. Each takes milliseconds.
-const execTimeout = 30 * time.Second
-
-// query runs SQL and returns the last statement's rows; NULL is "␀".
-func (s *client) query(ctx context.Context, sql string) ([][]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, execTimeout)
-	defer cancel()
-	results, err := s.conn.Exec(ctx, sql).ReadAll()
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", sql, err)
-	}
-	if len(results) == 0 {
-		return nil, nil
-	}
-	last := results[len(results)-1]
-	rows := make([][]string, len(last.Rows))
-	for i, row := range last.Rows {
-		rows[i] = make([]string, len(row))
-		for j, value := range row {
-			rows[i][j] = "␀"
-			if value != nil {
-				rows[i][j] = string(value)
-			}
-		}
-	}
-	return rows, nil
-}
-
-func (s *client) exec(ctx context.Context, sql string) error {
-	_, err := s.query(ctx, sql)
-	return err
-}
-
-func (s *client) close() {
-	if s == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), execTimeout)
-	defer cancel()
-	_ = s.conn.Close(ctx)
-	<-s.conn.CleanupDone()
+	a.publisher.administrator.close()
+	a.target.administrator.close()
 }
 
 // create makes the databases of one play, on both servers at once.
 func (a *Arena) create(ctx context.Context, publisher string, targets []string) error {
 	failed := make(chan error, 1)
-	go func() { failed <- a.onPublisher.exec(ctx, "CREATE DATABASE "+publisher) }()
+	go func() { failed <- a.publisher.administrator.exec(ctx, "CREATE DATABASE "+publisher) }()
 	var err error
 	for _, name := range targets {
 		if err == nil {
-			err = a.onTarget.exec(ctx, "CREATE DATABASE "+name)
+			err = a.target.administrator.exec(ctx, "CREATE DATABASE "+name)
 		}
 	}
-	if other := <-failed; other != nil {
-		return other
-	}
-	return err
+	return errors.Join(<-failed, err)
 }
 
-// drop removes them, with slots, origins and prepared transactions.
-func (a *Arena) drop(ctx context.Context, publisher string, targets []string) error {
-	for _, sql := range []string{
-		fmt.Sprintf(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '%s'`, publisher),
-	} {
-		if err := a.onPublisher.exec(ctx, sql); err != nil {
-			return err
+// clear removes the databases of a play with all that hangs on them, and tells which
+// server has crashed. The publisher's goes first: a native subscription that has
+// brought its server down would do so again.
+func (a *Arena) clear(ctx context.Context, publisher string, targets []string) (crashed *server, err error) {
+	fell, err := a.revive(ctx, &a.publisher)
+	if fell {
+		crashed = &a.publisher
+	}
+	if err == nil {
+		err = a.dropPublisher(ctx, publisher)
+	}
+	if err != nil {
+		return crashed, err
+	}
+	if fell, err = a.revive(ctx, &a.target); fell {
+		crashed = &a.target
+	}
+	for _, name := range targets {
+		if err == nil {
+			err = a.dropTarget(ctx, name)
 		}
 	}
-	if err := a.dropPrepared(ctx, publisher); err != nil {
+	return crashed, err
+}
+
+// revive tells whether a server has crashed, and waits until it is up again.
+func (a *Arena) revive(ctx context.Context, s *server) (crashed bool, err error) {
+	if s.administrator.exec(ctx, `SELECT 1`) == nil {
+		return false, nil
+	}
+	s.administrator.close()
+	return true, a.until(ctx, func() (bool, error) {
+		again, err := open(ctx, s.URI("postgres"))
+		if err != nil {
+			return false, nil // not up yet
+		}
+		s.administrator = again
+		return true, nil
+	})
+}
+
+// dropPublisher ends sessions, prepared transactions and slots before their database.
+func (a *Arena) dropPublisher(ctx context.Context, name string) error {
+	s := &a.publisher
+	rows, err := s.administrator.query(ctx, fmt.Sprintf(`SELECT quote_literal(gid) FROM pg_prepared_xacts WHERE database = '%s'`, name))
+	if err != nil {
 		return err
 	}
-	slots := fmt.Sprintf(`SELECT slot_name FROM pg_replication_slots WHERE database = '%s'`, publisher)
-	drop := fmt.Sprintf(`SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = '%s' AND NOT active`, publisher)
+	statements := make([]string, len(rows))
+	for i, row := range rows {
+		statements[i] = "ROLLBACK PREPARED " + row[0]
+	}
+	if err := s.inside(ctx, name, statements); err != nil {
+		return err
+	}
 	if err := a.until(ctx, func() (bool, error) {
-		if err := a.onPublisher.exec(ctx, drop); err != nil {
+		if err := s.administrator.exec(ctx, fmt.Sprintf(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '%s';
+			SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = '%[1]s' AND NOT active`, name)); err != nil {
 			return false, err
 		}
-		left, err := a.onPublisher.query(ctx, slots)
+		left, err := s.administrator.query(ctx, fmt.Sprintf(`SELECT 1 FROM pg_replication_slots WHERE database = '%s'
+			UNION ALL SELECT 1 FROM pg_stat_activity WHERE datname = '%[1]s'`, name))
 		return len(left) == 0, err
 	}); err != nil {
 		return err
 	}
-	if err := a.onPublisher.exec(ctx, "DROP DATABASE "+publisher); err != nil {
-		return err
-	}
-	for _, name := range targets {
-		origins := fmt.Sprintf(`SELECT pg_replication_origin_drop(roname) FROM pg_replication_origin
-			WHERE roname ~ ('_' || (SELECT oid FROM pg_database WHERE datname = '%s') || '_')`, name)
-		if err := a.onTarget.exec(ctx, origins); err != nil {
-			return err
-		}
-		if err := a.onTarget.exec(ctx, "DROP DATABASE "+name+" WITH (FORCE)"); err != nil {
-			return err
-		}
-	}
-	return nil
+	return s.administrator.exec(ctx, "DROP DATABASE IF EXISTS "+name)
 }
 
-func (a *Arena) dropPrepared(ctx context.Context, database string) error {
-	rows, err := a.onPublisher.query(ctx, fmt.Sprintf(`SELECT quote_literal(gid) FROM pg_prepared_xacts WHERE database = '%s'`, database))
-	if err != nil || len(rows) == 0 {
-		return err
-	}
-	inside, err := open(ctx, a.publisher.URI(database))
+// dropTarget ends a subscription and the origins before their database.
+func (a *Arena) dropTarget(ctx context.Context, name string) error {
+	s := &a.target
+	rows, err := s.administrator.query(ctx, fmt.Sprintf(`SELECT s.subname FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid WHERE d.datname = '%s'`, name))
 	if err != nil {
 		return err
 	}
-	defer inside.close()
-	for _, row := range rows {
-		if err := inside.exec(ctx, "ROLLBACK PREPARED "+row[0]); err != nil {
+	if len(rows) > 0 {
+		if err := s.inside(ctx, name, []string{
+			`ALTER SUBSCRIPTION s DISABLE`, `ALTER SUBSCRIPTION s SET (slot_name = NONE)`, `DROP SUBSCRIPTION s`,
+		}); err != nil {
+			return err
+		}
+	}
+	if err := s.administrator.exec(ctx, fmt.Sprintf(`SELECT pg_replication_origin_drop(roname) FROM pg_replication_origin
+		WHERE roname ~ ('_' || (SELECT oid FROM pg_database WHERE datname = '%s') || '_')`, name)); err != nil {
+		return err
+	}
+	return s.administrator.exec(ctx, "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)")
+}
+
+// inside runs statements in another database than the administrator's.
+func (s *server) inside(ctx context.Context, database string, statements []string) error {
+	if len(statements) == 0 {
+		return nil
+	}
+	c, err := open(ctx, s.URI(database))
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	for _, statement := range statements {
+		if err := c.exec(ctx, statement); err != nil {
 			return err
 		}
 	}
@@ -218,8 +225,8 @@ func (a *Arena) dropPrepared(ctx context.Context, database string) error {
 
 // until repeats a question every few milliseconds until the answer is yes.
 func (a *Arena) until(ctx context.Context, ask func() (bool, error)) error {
-	ctx, cancel := context.WithTimeout(ctx, a.Patience)
-	defer cancel()
+	limit := time.NewTimer(a.Patience)
+	defer limit.Stop()
 	pause := time.NewTicker(4 * time.Millisecond)
 	defer pause.Stop()
 	for {
@@ -229,15 +236,17 @@ func (a *Arena) until(ctx context.Context, ask func() (bool, error)) error {
 		}
 		select {
 		case <-pause.C:
-		case <-ctx.Done():
+		case <-limit.C:
 			return errPatience
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
 }
 
-var errPatience = fmt.Errorf("the time is up")
+var errPatience = errors.New("the time is up")
 
-// name of a play's database, which is also that of its slot.
+// playName names a database of a play, and the slot that goes with it.
 func playName(number int64, role string) string {
-	return strings.ToLower(fmt.Sprintf("oracle_%d_%d_%s", os.Getpid()%100000, number, role))
+	return fmt.Sprintf("oracle_%d_%d_%s", os.Getpid()%100000, number, role)
 }

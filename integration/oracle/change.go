@@ -34,11 +34,13 @@ func (c *change) write() {
 	}
 	choice := g.r.IntN(100)
 	switch {
-	case choice < 5 && c.truncate():
+	case choice < 7 && c.truncate():
 	case t.identity == byNone || choice < 38:
 		c.insert()
 	case choice < 44:
 		c.bulk()
+	case choice < 46:
+		c.subtransactions()
 	case choice < 68:
 		c.update()
 	case choice < 80:
@@ -71,6 +73,14 @@ func (c *change) value(column *column, number string) string {
 	}
 	if !column.notNull && g.chance(14) {
 		return "NULL"
+	}
+	if p := column.parent; p != nil {
+		g.touch(c.s, p)
+		// A key that is there, if any is.
+		return fmt.Sprintf("(SELECT %s FROM %s ORDER BY 1 LIMIT 1 OFFSET %d)", p.key[0].name, p.name, g.r.IntN(4))
+	}
+	if g.grown && strings.HasPrefix(k.name, "s.mood") && g.chance(30) {
+		return map[string]string{"s.mood": "'later'", "s.mood[]": "'{sad,later}'"}[k.name]
 	}
 	odd := k.odd
 	if c.t.identity != byFull {
@@ -325,6 +335,9 @@ func (c *change) changeKey() {
 		g.use("key that only looks different")
 		return
 	}
+	if t.child != nil {
+		g.touch(c.s, t.child)
+	}
 	to := c.newNumber()
 	if g.chance(25) {
 		to = c.number()
@@ -360,6 +373,9 @@ func (c *change) handOver() {
 }
 
 func (c *change) delete() {
+	if c.t.child != nil {
+		c.g.touch(c.s, c.t.child)
+	}
 	where := c.where()
 	name := c.t.name
 	c.add(func(v view) string { return "DELETE FROM " + name + " WHERE " + where(v) })
@@ -401,6 +417,21 @@ func (c *change) bulk() {
 	}
 }
 
+// subtransactions inserts rows, each in a subtransaction of its own, of which every
+// third rolls back.
+func (c *change) subtransactions() {
+	t := c.t
+	from, many := t.fresh+1, 5+c.g.r.IntN(80)
+	t.fresh += many
+	row, override := c.row("g"), c.override()
+	c.add(func(v view) string {
+		return fmt.Sprintf("DO $do$ BEGIN FOR g IN %d..%d LOOP BEGIN INSERT INTO %s (%s)%s VALUES (%s); "+
+			"IF g %% 3 = 0 THEN RAISE EXCEPTION 'no'; END IF; EXCEPTION WHEN raise_exception THEN NULL; END; END LOOP; END $do$",
+			from, from+many-1, t.name, v.names(row), override, v.values(row))
+	})
+	c.g.use("subtransactions")
+}
+
 func (c *change) truncate() bool {
 	g := c.g
 	if !g.lock(c.s, c.t) {
@@ -408,8 +439,8 @@ func (c *change) truncate() bool {
 	}
 	names := []string{c.t.name}
 	needs := []int{}
-	if g.chance(35) {
-		if other := pick(g, g.tables); other != c.t && other.notNative == c.t.notNative && g.lock(c.s, other) {
+	for _, other := range g.tables {
+		if len(names) == 1 && other != c.t && (other == c.t.child || g.chance(30)) && g.lock(c.s, other) {
 			names = append(names, other.name)
 			needs = append(needs, other.unit)
 			g.use("truncate several")

@@ -34,6 +34,12 @@ type generator struct {
 	tables  []*table
 
 	viaRoot, publishGenerated, allTables bool
+	// late is set once the subscriptions have started: their publications are given.
+	late bool
+	// numbered counts the tables, also those that are gone.
+	numbered int
+	// grown says that the enum has got a value more.
+	grown bool
 
 	sessions []*session
 	// prepared transactions that wait for their end.
@@ -77,11 +83,12 @@ func (g *generator) plain(unit int, on place, session, sql string) {
 func Generate(seed uint64, servers Servers) *Script {
 	g := &generator{
 		r: rand.New(rand.NewPCG(seed, 0)), servers: servers, made: map[string]int{}, pauses: map[int]int{},
-		script: &draft{Script: Script{Seed: seed, Features: map[string]int{}, units: []unit{{fixed: true}}}, binary: true},
+		script: &draft{Script: Script{Seed: seed, Features: map[string]int{}, local: map[string]bool{}, units: []unit{{fixed: true}}}, binary: true},
 	}
 	g.schema()
 	g.engines()
 	g.add(step{verb: start})
+	g.late = true
 	for i := range g.script.Modes {
 		if g.script.Modes[i].Name == "backlog" {
 			g.pause(i)
@@ -106,9 +113,10 @@ func (g *generator) schema() {
 		g.script.publications = []string{"p"}
 		g.plain(0, onPublisher, "", "CREATE PUBLICATION p FOR ALL TABLES"+g.publicationOptions())
 	}
-	for i := range 2 + g.r.IntN(4) {
-		g.addTable(i + 1)
+	for range 2 + g.r.IntN(4) {
+		g.addTable()
 	}
+	g.addReference()
 	if !slices.Contains(g.script.publications, "p") {
 		g.script.publications = append(g.script.publications, "p")
 		g.plain(0, onPublisher, "", "CREATE PUBLICATION p"+g.publicationOptions())

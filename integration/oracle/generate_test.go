@@ -49,7 +49,8 @@ func TestFeatures(t *testing.T) {
 		"commit", "rollback", "nested savepoint", "rollback to savepoint", "release savepoint", "prepared",
 		"add column", "add column with default", "definition changed in a transaction", "drop column", "rename column", "widen column",
 		"change replica identity", "alter publication", "target changed alone", "target rewritten", "key made again on the target",
-		"catch up", "restart", "binary",
+		"subtransactions", "foreign key", "trigger that refuses rows", "shorten the column list", "rename table", "drop table", "new table", "enum grows",
+		"catch up", "restart", "connections cut", "binary",
 		"live streaming off", "live streaming on", "live streaming parallel", "backlog streaming off", "backlog streaming on",
 		"backlog streaming parallel", "tiny streaming off", "tiny streaming on", "tiny streaming parallel",
 	}
@@ -81,6 +82,7 @@ var createdTable = regexp.MustCompile(`CREATE TABLE (s\.\w+|s\."(?:[^"]|"")*"|"o
 // there.
 func TestPartsOfAScript(t *testing.T) {
 	used := regexp.MustCompile(`(?:INSERT INTO|UPDATE|DELETE FROM|TRUNCATE|ADD TABLE|ALTER TABLE) (s\.t\w+|"other schema"\.\w+)`)
+	renamed := regexp.MustCompile(`ALTER TABLE s\.(t\d) SET SCHEMA`)
 	for seed := range uint64(30) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		script := Generate(seed, everything())
@@ -95,6 +97,9 @@ func TestPartsOfAScript(t *testing.T) {
 			for _, l := range script.without(out).lines() {
 				for _, match := range createdTable.FindAllStringSubmatch(l.sql, -1) {
 					tables[match[1]] = true
+				}
+				if match := renamed.FindStringSubmatch(l.sql); match != nil {
+					tables[`"other schema".`+match[1]] = true
 				}
 				for _, match := range used.FindAllStringSubmatch(l.sql, -1) {
 					require.True(t, tables[match[1]], "seed %d: %s", seed, l.sql)

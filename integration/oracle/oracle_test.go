@@ -42,17 +42,28 @@ func TestOracle(t *testing.T) {
 	defer arena.Close()
 
 	var failed []uint64
-	var statements, refused, rows int
-	var transactions int64
-	features := map[string]int{}
+	var statements, refusals, rows int
+	var transactions, crashes int64
+	features, refused := map[string]int{}, map[string]int{}
 	shrunk := map[string]bool{}
 	began := time.Now()
 	for seed := first; seed < first+seeds; seed++ {
 		script := Generate(seed, arena.Servers())
 		result, err := arena.Play(t.Context(), script)
-		require.NoError(t, err, "seed %d\n%s", seed, script)
-		statements, refused, rows = statements+result.Statements, refused+result.Refused, rows+result.Rows
+		if err != nil { // of the script or of the servers
+			failed = append(failed, seed)
+			t.Errorf("seed %d cannot be played: %v\n%s", seed, err, script)
+			continue
+		}
+		statements, rows = statements+result.Statements, rows+result.Rows
+		for message, count := range result.Refused {
+			refusals += count
+			refused[message] += count
+		}
 		transactions += result.Transactions
+		if result.NativeCrashed {
+			crashes++
+		}
 		for feature, count := range script.Features {
 			features[feature] += count
 		}
@@ -72,9 +83,12 @@ func TestOracle(t *testing.T) {
 	for _, feature := range slices.Sorted(maps.Keys(features)) {
 		t.Logf("%6d %s", features[feature], feature)
 	}
-	t.Logf("oracle: seeds %d to %d on %d to %d: %d equal, %d not %v; %d statements, %d refused, %d rows in the end, %d transactions applied, %.1f s a seed",
+	for _, message := range slices.Sorted(maps.Keys(refused)) {
+		t.Logf("%6d refused: %s", refused[message], message)
+	}
+	t.Logf("oracle: seeds %d to %d on %d to %d: %d equal, %d not %v; %d statements, %d refused, %d rows in the end, %d transactions applied, %d crashes of native, %.1f s a seed",
 		first, first+seeds-1, publisherMajor, targetMajor, seeds-uint64(len(failed)), len(failed), failed,
-		statements, refused, rows, transactions, took.Seconds()/float64(seeds))
+		statements, refusals, rows, transactions, crashes, took.Seconds()/float64(seeds))
 }
 
 func with(settings map[string]string, major int) []pgtest.Option {

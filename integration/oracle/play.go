@@ -1,9 +1,7 @@
 package oracle
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -12,10 +10,7 @@ import (
 	"sync"
 
 	"github.com/jackc/pgx/v5/pgconn"
-	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
 
-	"pgapply/apply"
 	"pgapply/internal/lsn"
 )
 
@@ -29,8 +24,12 @@ type Failure struct {
 // Result of a play.
 type Result struct {
 	Failure *Failure // nil when all ends are equal
-	// Statements of the workload, and how many of them failed on the publisher.
-	Statements, Refused int
+	// NativeCrashed says that the native subscription brought its server down, and
+	// that the script was played again without it.
+	NativeCrashed bool
+	// Statements of the workload, and those that the publisher refused, by message.
+	Statements int
+	Refused    map[string]int
 	// Rows that all tables have together in the end.
 	Rows int
 	// Transactions that the engines have applied.
@@ -43,54 +42,38 @@ type play struct {
 	script   *Script
 	result   Result
 	database string // the publisher's
-	ends     []*end
+	ends     []*end // the native one first, if it takes part
 	sessions map[string]*client
 }
 
-// end is a target and what brings the changes there.
-type end struct {
-	name     string // of the mode, or native
-	database string
-	index    int // in Script.Modes, -1 is the native subscription
-	setup    *client
-	slot     string
-	engine   *apply.Engine
-	cancel   context.CancelFunc
-	done     chan struct{}
-	err      error
-	log      *lockedBuffer
+// Play plays a script on databases of its own. The error is one of the arena or of
+// the script; what the script showed is in the result.
+//
+// Native: the apply worker of 18 does not survive the abort of a transaction that it
+// has not heard of, which a publisher of 18 sends when a transaction is found to be
+// aborted already while it is decoded. Such a script is played again without it.
+func (a *Arena) Play(ctx context.Context, script *Script) (Result, error) {
+	result, crashed, err := a.play(ctx, script, true)
+	switch {
+	case crashed == &a.target:
+		result, crashed, err = a.play(ctx, script, false)
+		result.NativeCrashed = true
+	}
+	if crashed != nil {
+		result.Failure = &Failure{Sign: "a server crashes", Text: fmt.Sprintf("PostgreSQL %d has crashed", crashed.Major())}
+		return result, nil
+	}
+	return result, err
 }
 
-// lockedBuffer keeps an engine's log until somebody asks.
-type lockedBuffer struct {
-	sync.Mutex
-	bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.Lock()
-	defer b.Unlock()
-	return b.Buffer.Write(p)
-}
-
-func (b *lockedBuffer) Sync() error { return nil }
-
-// tail is the end of the log.
-func (b *lockedBuffer) tail(lines int) string {
-	b.Lock()
-	defer b.Unlock()
-	all := strings.Split(strings.TrimSpace(b.String()), "\n")
-	return strings.Join(all[max(0, len(all)-lines):], "\n")
-}
-
-const native = "native"
-
-// Play plays a script on databases of its own. The error is one of the arena; what
-// the script showed is in the result.
-func (a *Arena) Play(ctx context.Context, script *Script) (result Result, err error) {
+// play plays a script, and tells which server has crashed over it.
+func (a *Arena) play(ctx context.Context, script *Script, withNative bool) (Result, *server, error) {
 	number := a.plays.Add(1)
 	p := &play{Arena: a, script: script, database: playName(number, "pub"), sessions: map[string]*client{}}
-	p.ends = append(p.ends, &end{name: native, index: -1, database: playName(number, native), slot: playName(number, native)})
+	p.result.Refused = map[string]int{}
+	if withNative {
+		p.ends = append(p.ends, &end{name: native, index: -1, database: playName(number, native), slot: playName(number, native)})
+	}
 	for i, mode := range script.Modes {
 		if script.runs(i) {
 			name := playName(number, mode.Name)
@@ -102,28 +85,22 @@ func (a *Arena) Play(ctx context.Context, script *Script) (result Result, err er
 		targets[i] = e.database
 	}
 	logged := a.target.LogSize()
-	defer func() {
-		p.close()
-		err = errors.Join(err, a.drop(context.WithoutCancel(ctx), p.database, targets))
-		if p.result.Failure != nil && strings.HasPrefix(p.result.Failure.Sign, native) {
-			if said, logErr := a.target.Log(logged); logErr == nil {
-				p.result.Failure.Text += "\n" + complaints(said)
-			}
-		}
-		result = p.result
-	}()
-	if err := a.create(ctx, p.database, targets); err != nil {
-		return p.result, err
+	err := a.create(ctx, p.database, targets)
+	if err == nil {
+		err = p.run(ctx)
 	}
-	if p.sessions[""], err = open(ctx, a.publisher.URI(p.database)); err != nil {
-		return p.result, err
+	p.close()
+
+	crashed, clearErr := a.clear(context.WithoutCancel(ctx), p.database, targets)
+	if crashed != nil {
+		err = nil // it follows from that
 	}
-	for _, e := range p.ends {
-		if e.setup, err = open(ctx, a.target.URI(e.database)); err != nil {
-			return p.result, err
+	if p.result.Failure != nil && strings.HasPrefix(p.result.Failure.Sign, native) {
+		if said, logErr := a.target.Log(logged); logErr == nil {
+			p.result.Failure.Text += "\n" + complaints(said)
 		}
 	}
-	return p.result, p.run(ctx)
+	return p.result, crashed, errors.Join(err, clearErr)
 }
 
 // complaints are the lines of a server's log that say what went wrong.
@@ -137,15 +114,26 @@ func complaints(log string) string {
 	return strings.Join(lines[max(0, len(lines)-12):], "\n")
 }
 
+// fail notes the failure. Only the first one counts.
 func (p *play) fail(sign, format string, arguments ...any) {
-	p.result.Failure = &Failure{Sign: sign, Text: fmt.Sprintf(format, arguments...)}
+	if p.result.Failure == nil {
+		p.result.Failure = &Failure{Sign: sign, Text: fmt.Sprintf(format, arguments...)}
+	}
 }
 
 // run plays the steps until one shows a failure.
 func (p *play) run(ctx context.Context) error {
+	var err error
+	if p.sessions[""], err = open(ctx, p.publisher.URI(p.database)); err != nil {
+		return err
+	}
+	for _, e := range p.ends {
+		if e.setup, err = open(ctx, p.target.URI(e.database)); err != nil {
+			return err
+		}
+	}
 	started := false
 	for _, l := range p.script.lines() {
-		var err error
 		switch l.verb {
 		case runSQL:
 			err = p.sql(ctx, l, started)
@@ -156,6 +144,8 @@ func (p *play) run(ctx context.Context) error {
 			p.halt(p.byIndex(l.engine))
 		case startAgain:
 			err = p.launch(p.byIndex(l.engine))
+		case cut:
+			err = p.cut(ctx, p.byIndex(l.engine), l.on)
 		case catchUp:
 			err = p.catchUp(ctx)
 		}
@@ -167,54 +157,50 @@ func (p *play) run(ctx context.Context) error {
 }
 
 func (p *play) byIndex(index int) *end {
-	for _, e := range p.ends {
-		if e.index == index {
-			return e
-		}
-	}
-	return nil
+	return p.ends[slices.IndexFunc(p.ends, func(e *end) bool { return e.index == index })]
 }
 
 // sql runs a statement where it belongs. One of the workload may fail, as it does
 // for psql; everything else must not.
 func (p *play) sql(ctx context.Context, l line, started bool) error {
-	publisher := func() error {
-		s, err := p.session(ctx, l.session)
-		if err != nil {
-			return err
-		}
-		err = s.exec(ctx, l.sql)
-		if !started {
-			return err
-		}
-		p.result.Statements++
-		if err != nil {
-			p.result.Refused++
-			if _, refused := errors.AsType[*pgconn.PgError](err); !refused {
-				return err
-			}
-		}
-		if l.session == "" && s.conn.TxStatus() != 'I' {
-			return s.exec(ctx, "ROLLBACK")
-		}
-		return nil
-	}
 	if l.on == onPublisher {
-		return publisher()
+		return p.onPublisher(ctx, l, started)
 	}
 	var ends sync.WaitGroup
 	faults := make([]error, len(p.ends)+1)
 	for i, e := range p.ends {
-		if l.on == onNative && e.index >= 0 {
-			continue
+		if l.on != onNative || e.native() {
+			ends.Go(func() { faults[i] = e.setup.insist(ctx, l.sql) })
 		}
-		ends.Go(func() { faults[i] = e.setup.exec(ctx, l.sql) })
 	}
 	if l.on == onBoth {
-		faults[len(p.ends)] = publisher()
+		faults[len(p.ends)] = p.onPublisher(ctx, l, false)
 	}
 	ends.Wait()
 	return errors.Join(faults...)
+}
+
+func (p *play) onPublisher(ctx context.Context, l line, mayFail bool) error {
+	s, err := p.session(ctx, l.session)
+	if err != nil {
+		return err
+	}
+	err = s.exec(ctx, l.sql)
+	if !mayFail {
+		return err
+	}
+	p.result.Statements++
+	if err != nil {
+		refusal, refused := errors.AsType[*pgconn.PgError](err)
+		if !refused {
+			return err
+		}
+		p.result.Refused[sign(refusal.Message)]++
+	}
+	if l.session == "" && s.conn.TxStatus() != 'I' {
+		return s.exec(ctx, "ROLLBACK")
+	}
+	return nil
 }
 
 func (p *play) session(ctx context.Context, name string) (*client, error) {
@@ -226,8 +212,7 @@ func (p *play) session(ctx context.Context, name string) (*client, error) {
 		return nil, err
 	}
 	p.sessions[name] = s
-	// The script says it as well; a smaller one may have lost it.
-	return s, s.exec(ctx, lockTimeout)
+	return s, s.exec(ctx, lockTimeout) // a script that was made small may have lost it
 }
 
 // start creates all subscriptions at once and waits until they stream.
@@ -236,7 +221,7 @@ func (p *play) start(ctx context.Context) error {
 	faults := make([]error, len(p.ends))
 	for i, e := range p.ends {
 		all.Go(func() {
-			if e.index >= 0 {
+			if !e.native() {
 				faults[i] = p.launch(e)
 				return
 			}
@@ -253,69 +238,12 @@ func (p *play) start(ctx context.Context) error {
 		WHERE s.database = '%s' AND r.state = 'streaming'`, p.database), func(*end) bool { return false })
 }
 
-// launch starts an engine.
-func (p *play) launch(e *end) error {
-	o := apply.DefaultOptions()
-	o.Name, o.Publications, o.OnError = e.slot, p.script.publications, "stop"
-	o.Source, o.Target, o.SpoolDir = p.publisher.URI(p.database), p.target.URI(e.database), p.spool
-	p.script.Modes[e.index].Change(&o)
-	o.Log = zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(zap.NewDevelopmentEncoderConfig()), e.log, zap.DebugLevel))
-	engine, err := apply.New(o)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	e.engine, e.cancel, e.done = engine, cancel, done
-	go func() {
-		defer close(done)
-		e.err = engine.Run(ctx)
-	}()
-	return nil
-}
-
-// halt ends an engine in order.
-func (p *play) halt(e *end) {
-	if e.engine == nil {
-		return
-	}
-	e.cancel()
-	<-e.done
-	p.result.Transactions += e.engine.Status().Transactions
-	if e.err != nil {
-		p.engineFailed(e, e.err)
-	}
-	e.engine = nil
-}
-
-// engineFailed takes an engine's error for the script's failure.
-func (p *play) engineFailed(e *end, err error) {
-	p.fail("engine "+e.name+": "+sign(err.Error()), "engine %s: %v\n%s", e.name, err, e.log.tail(25))
-}
-
-// sign leaves of a message what does not differ from play to play: words without
-// digits, outside of quotes.
-func sign(message string) string {
-	var kept []string
-	for i, part := range strings.Split(message, `"`) {
-		if i%2 == 1 {
-			continue
-		}
-		for _, word := range strings.Fields(part) {
-			if !strings.ContainsAny(word, "0123456789") {
-				kept = append(kept, word)
-			}
-		}
-	}
-	return strings.Join(kept, " ")
-}
-
 // catchUp waits until every subscription has applied what is written so far. Only the
 // native one is asked through its slot: an engine confirms at its leisure what nothing
 // was to be applied of.
 func (p *play) catchUp(ctx context.Context) error {
 	for _, e := range p.ends {
-		if e.index >= 0 && e.engine == nil {
+		if !e.native() && e.engine == nil {
 			if err := p.launch(e); err != nil { // its start was taken out
 				return err
 			}
@@ -329,16 +257,16 @@ func (p *play) catchUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return p.wait(ctx, "catch up", fmt.Sprintf(`SELECT slot_name FROM pg_replication_slots WHERE slot_name = '%s' AND confirmed_flush_lsn >= '%s'`,
-		p.ends[0].slot, position), func(e *end) bool { return e.engine != nil && lsn.LSN(e.engine.Status().Applied) >= position })
+	return p.wait(ctx, "catch up", fmt.Sprintf(`SELECT slot_name FROM pg_replication_slots WHERE database = '%s' AND confirmed_flush_lsn >= '%s'`,
+		p.database, position), func(e *end) bool { return e.engine != nil && lsn.LSN(e.engine.Status().Applied) >= position })
 }
 
 // wait repeats a query on the publisher until it gives the slots of all ends that
 // have not arrived in another way.
 func (p *play) wait(ctx context.Context, what, query string, arrived func(*end) bool) error {
-	var missing []string
+	var missing []*end
 	err := p.until(ctx, func() (bool, error) {
-		rows, err := p.onPublisher.query(ctx, query)
+		rows, err := p.publisher.administrator.query(ctx, query)
 		if err != nil {
 			return false, err
 		}
@@ -349,7 +277,7 @@ func (p *play) wait(ctx context.Context, what, query string, arrived func(*end) 
 		missing = missing[:0]
 		for _, e := range p.ends {
 			if !slots[e.slot] && !arrived(e) {
-				missing = append(missing, e.name)
+				missing = append(missing, e)
 			}
 			p.look(e)
 		}
@@ -358,76 +286,18 @@ func (p *play) wait(ctx context.Context, what, query string, arrived func(*end) 
 	if !errors.Is(err, errPatience) {
 		return err
 	}
-	slots, err := p.onPublisher.query(ctx, fmt.Sprintf(`SELECT slot_name, active, restart_lsn, confirmed_flush_lsn, pg_current_wal_flush_lsn()
-		FROM pg_replication_slots WHERE database = '%s'`, p.database))
-	if err != nil {
-		return err
-	}
 	// The native one comes first: what spoils it is the script's fault before it is
 	// an engine's.
-	e := p.ends[slices.IndexFunc(p.ends, func(e *end) bool { return e.name == missing[0] })]
-	text := ""
-	if e.engine != nil {
-		status, err := json.Marshal(e.engine.Status())
-		if err != nil {
-			return err
-		}
-		text = string(status) + "\n" + e.log.tail(25)
-	}
-	for side, database := range map[*client]string{p.onPublisher: p.database, p.onTarget: e.database} {
-		busy, err := side.query(ctx, fmt.Sprintf(`SELECT pid, application_name, state, wait_event, query, pg_blocking_pids(pid) FROM pg_stat_activity
-			WHERE datname = '%s' AND cardinality(pg_blocking_pids(pid)) > 0`, database))
-		if err != nil {
-			return err
-		}
-		for _, row := range busy {
-			text += "\nblocked in " + database + ": " + strings.Join(row, " | ")
-		}
-	}
-	p.fail(e.name+" does not "+what, "%v do not %s within %s: %s\nslots %v\n%s", missing, what, p.Patience, query, slots, text)
-	return nil
-}
-
-// look asks how an engine is. One that has stopped has an error that needs a person;
-// one that retries the third time has one that does not pass.
-func (p *play) look(e *end) {
-	if e.engine == nil {
-		return
-	}
-	select {
-	case <-e.done:
-		err := e.err
-		if err == nil {
-			err = errors.New("the engine has ended")
-		}
-		p.engineFailed(e, err)
-	default:
-		if status := e.engine.Status(); status.Retries >= 3 && status.LastError != "" {
-			p.engineFailed(e, errors.New(status.LastError))
-		}
-	}
+	text, err := p.late(ctx, missing[0])
+	p.fail(missing[0].name+" does not "+what, "%s does not %s within %s\n%s", missing[0].name, what, p.Patience, text)
+	return err
 }
 
 // close ends everything that the play has started.
 func (p *play) close() {
 	for _, e := range p.ends {
-		if e.engine != nil {
-			failure := p.result.Failure
-			p.halt(e)
-			if failure != nil {
-				p.result.Failure = failure
-			}
-		}
-		if e.setup != nil {
-			if e.index < 0 {
-				// Without its slot, should the publisher not answer.
-				ctx := context.Background()
-				_ = e.setup.exec(ctx, `ALTER SUBSCRIPTION s DISABLE`)
-				_ = e.setup.exec(ctx, `ALTER SUBSCRIPTION s SET (slot_name = NONE)`)
-				_ = e.setup.exec(ctx, `DROP SUBSCRIPTION s`)
-			}
-			e.setup.close()
-		}
+		p.halt(e)
+		e.setup.close()
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.sessions)) {
 		p.sessions[name].close()

@@ -33,7 +33,9 @@ func (g *generator) kindsFor(fits func(*kind) bool) []*kind {
 }
 
 // addTable makes a random table, with all that belongs to it on either end.
-func (g *generator) addTable(number int) {
+func (g *generator) addTable() *table {
+	g.numbered++
+	number := g.numbered
 	t := &table{unit: g.unit(rankTable), name: fmt.Sprintf("s.t%d", number), busy: map[string]bool{}, fresh: 100}
 	switch {
 	case g.chance(10):
@@ -56,6 +58,7 @@ func (g *generator) addTable(number int) {
 	}
 	g.tables = append(g.tables, t)
 	g.createTable(t)
+	return t
 }
 
 func (g *generator) addKey(t *table) {
@@ -94,11 +97,15 @@ func (g *generator) otherType(t *table, c *column) {
 	if len(c.kind.wider) == 0 || c.identity != "" || !g.chance(15) {
 		return
 	}
-	c.targetType = pick(g, c.kind.wider)
-	g.use("other type on the target")
-	if !widens(c.sqlType, c.targetType) {
+	wider := pick(g, c.kind.wider)
+	if !widens(c.sqlType, wider) {
+		if g.late {
+			return // an engine may ask for binary values already
+		}
 		g.script.binary = false
 	}
+	c.targetType = wider
+	g.use("other type on the target")
 }
 
 // widens tells whether a value in binary form of one type does for the other.
@@ -151,7 +158,7 @@ func (g *generator) leafPublished(t *table) bool {
 func (g *generator) addPayload(t *table) {
 	t.counter = &column{name: "n", unit: t.unit, kind: kindInt, sqlType: "int"}
 	t.columns = append(t.columns, t.counter)
-	incomparable := t.identity != byFull || !g.allTables && g.chance(25)
+	incomparable := t.identity != byFull || !g.allTables && !g.late && g.chance(25)
 	for i := range 1 + g.r.IntN(5) {
 		c := &column{name: fmt.Sprintf("c%d", i+1), kind: pick(g, g.kindsFor(func(k *kind) bool { return incomparable || !k.incomparable }))}
 		if g.chance(10) {
@@ -197,7 +204,10 @@ func (g *generator) addPayload(t *table) {
 }
 
 func (g *generator) addGenerated(t *table) {
-	if !g.chance(20) {
+	// Since 18 a publisher refuses to update a table whose whole rows identify them
+	// when a part of these is not published.
+	full := t.identity == byFull || t.identity == byFullWithKey
+	if !g.chance(20) || full && g.servers.Publisher >= 18 && !g.publishGenerated {
 		return
 	}
 	c := &column{name: "gen", unit: g.unit(rankDetail, t.unit), kind: kindInt, sqlType: "int", generated: "n * 2"}
@@ -243,7 +253,8 @@ func (g *generator) addList(t *table) {
 		return
 	}
 	for _, c := range t.columns {
-		if c != t.counter && !slices.Contains(t.key, c) && !c.filtered && g.chance(40) {
+		partition := t.parts != nil && c == t.parts.column
+		if c != t.counter && !slices.Contains(t.key, c) && !c.filtered && !partition && g.chance(40) {
 			c.unlisted = true
 			c.absent = c.absent || c.generated == "" && c != t.unique && g.chance(50)
 			t.listed = true
@@ -298,7 +309,9 @@ func (g *generator) createTable(t *table) {
 		}
 		if c.kind == kindLong {
 			g.plain(c.unit, onBoth, "", "ALTER TABLE "+t.name+" ALTER "+quote(c.name)+" SET STORAGE EXTERNAL")
-			g.plain(c.unit, onPublisher, "", "ALTER TABLE "+t.name+" SET (toast_tuple_target = 128)")
+			for _, name := range t.stored() {
+				g.plain(c.unit, onPublisher, "", "ALTER TABLE "+name+" SET (toast_tuple_target = 128)")
+			}
 		}
 	}
 	g.identify(t)
@@ -327,14 +340,11 @@ func (g *generator) identify(t *table) {
 		}})
 		g.plain(t.unit, onBoth, "", "ALTER TABLE "+t.name+" REPLICA IDENTITY USING INDEX "+index)
 	case byFullWithKey, byFull, noColumn:
-		names := []string{t.name}
-		if t.parts != nil {
-			for _, l := range t.parts.published {
-				names = append(names, l.name)
-			}
-		}
-		for _, name := range names {
+		for _, name := range t.stored() {
 			g.plain(t.unit, onPublisher, "", "ALTER TABLE "+name+" REPLICA IDENTITY FULL")
+		}
+		if t.parts != nil && t.parts.onPublisher {
+			g.plain(t.unit, onPublisher, "", "ALTER TABLE "+t.name+" REPLICA IDENTITY FULL")
 		}
 	}
 }
@@ -343,7 +353,7 @@ func (g *generator) identify(t *table) {
 // which a search may use, or only seems to be able to.
 func (g *generator) addDecoys(t *table) {
 	for _, c := range t.columns {
-		if c.kind.key && !c.absent && !c.targetOnly && g.chance(50) {
+		if c.kind.key && !c.absent && !c.targetOnly && !c.virtual && g.chance(50) {
 			u := g.unit(rankStep, t.unit, c.unit)
 			name := c.name
 			g.plain(u, onTargets, "", pick(g, []string{
@@ -376,13 +386,14 @@ func (g *generator) publish(t *table) {
 			listed, units = append(listed, quote(c.name)), append(units, c.unit)
 		}
 	}
+	some, filter := t.listed, t.filter
 	g.add(step{unit: t.unit, on: onPublisher, text: func(v view) string {
 		text := "ALTER PUBLICATION " + name + " ADD TABLE " + t.name
-		if t.listed {
+		if some {
 			text += " (" + v.join(listed, units) + ")"
 		}
-		if t.filter != "" {
-			text += " WHERE (" + t.filter + ")"
+		if filter != "" {
+			text += " WHERE (" + filter + ")"
 		}
 		return text
 	}})
@@ -413,7 +424,57 @@ func (g *generator) addTrigger(t *table) {
 		g.plain(made, onTargets, "", `CREATE FUNCTION s.audit() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO s.audit VALUES (TG_RELNAME, TG_OP); RETURN NULL; END $$`)
 	}
 	u := g.unit(rankStep, t.unit, made)
+	if t.name == fmt.Sprintf("s.t%d", g.numbered) && t.filter == "" && g.chance(40) {
+		g.addRefusal(t)
+	}
 	g.plain(u, onTargets, "", "CREATE TRIGGER audit AFTER INSERT OR UPDATE OR DELETE ON "+t.name+" FOR EACH ROW EXECUTE FUNCTION s.audit()")
 	g.plain(u, onTargets, "", "ALTER TABLE "+t.name+" ENABLE ALWAYS TRIGGER audit")
 	g.use("trigger on the target")
+}
+
+// addRefusal lets a trigger on the target keep some rows out, so that the publisher's
+// table is another one. What native makes of it counts.
+func (g *generator) addRefusal(t *table) {
+	const refuse = "refuse"
+	made, ok := g.made[refuse]
+	if !ok {
+		made = g.unit(rankTable)
+		g.made[refuse] = made
+		g.plain(made, onTargets, "", `CREATE FUNCTION s.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF NEW.n = 3 THEN RETURN NULL; END IF; RETURN NEW; END $$`)
+	}
+	u := g.unit(rankStep, t.unit, made)
+	g.plain(u, onTargets, "", "CREATE TRIGGER refuse BEFORE INSERT OR UPDATE ON "+t.name+" FOR EACH ROW EXECUTE FUNCTION s.refuse()")
+	g.plain(u, onTargets, "", "ALTER TABLE "+t.name+" ENABLE ALWAYS TRIGGER refuse")
+	g.script.local[t.name] = true
+	t.pinned = true
+	g.use("trigger that refuses rows")
+}
+
+// addReference lets a column of one table refer to the key of another one, so that
+// the publisher's cascades write more than its statements say.
+func (g *generator) addReference() {
+	if !g.chance(35) {
+		return
+	}
+	for _, parent := range g.tables {
+		for _, child := range g.tables {
+			plain := parent.parts == nil && child.parts == nil && !parent.notNative && !child.notNative &&
+				parent.filter == "" && !parent.listed && !child.listed && child != parent && !g.script.local[parent.name] && !g.script.local[child.name]
+			if !plain || parent.identity != byPrimaryKey || len(parent.key) != 1 || parent.key[0].targetType != "" ||
+				child.identity == byNone || child.identity == byFull || child.identity == noColumn {
+				continue
+			}
+			u := g.unit(rankStep, parent.unit, child.unit)
+			c := &column{name: "ref", kind: parent.key[0].kind, sqlType: parent.key[0].sqlType, unit: u, parent: parent}
+			child.columns = append(child.columns, c)
+			child.pinned, parent.pinned = true, true
+			parent.child = child
+			g.plain(u, onBoth, "", "ALTER TABLE "+child.name+" ADD COLUMN ref "+c.sqlType)
+			constraint := fmt.Sprintf("ALTER TABLE %s ADD FOREIGN KEY (ref) REFERENCES %s ON DELETE %s ON UPDATE CASCADE",
+				child.name, parent.name, pick(g, []string{"CASCADE", "SET NULL"}))
+			g.plain(u, pick(g, []place{onBoth, onPublisher}), "", constraint)
+			g.use("foreign key")
+			return
+		}
+	}
 }

@@ -2,6 +2,7 @@ package oracle
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -27,6 +28,7 @@ const (
 	runSQL     verb = iota
 	start           // create the subscriptions and wait until all of them stream
 	stop            // stop one engine in order
+	cut             // end one engine's connections on the publisher or on its target
 	startAgain      // start one engine and do not wait for it
 	catchUp         // wait until every subscription has confirmed what was written
 	check           // a query that gives the same rows on every end; for print only
@@ -45,7 +47,7 @@ type step struct {
 	unit    int
 	on      place
 	session string // of the workload; "" is one where each statement commits
-	engine  int    // of stop and startAgain, an index into Script.Modes
+	engine  int    // of stop, startAgain and cut, an index into Script.Modes
 	text    func(view) string
 	clock   int // says which of the renames came before
 }
@@ -83,10 +85,22 @@ type Script struct {
 	publications    []string
 	nativePublishes []string
 
+	// local tables have triggers on the target that make them differ from the
+	// publisher's.
+	local map[string]bool
+
 	units   []unit
 	steps   []step
+	renames []tableRename
 	dropped map[int]bool
 	engines map[int]bool // that take part; nil is all
+}
+
+// tableRename gives a table another name in the steps that come after it.
+type tableRename struct {
+	unit, clock int
+	from        *regexp.Regexp
+	to          string
 }
 
 func (s *Script) alive(unit int) bool { return !s.dropped[unit] }
@@ -108,13 +122,19 @@ func (s *Script) lines() []line {
 	lines := make([]line, 0, len(s.steps))
 	for i := range s.steps {
 		step := &s.steps[i]
-		if !s.alive(step.unit) || (step.verb == stop || step.verb == startAgain) && !s.runs(step.engine) {
+		ofEngine := step.verb == stop || step.verb == startAgain || step.verb == cut
+		if !s.alive(step.unit) || ofEngine && !s.runs(step.engine) {
 			continue
 		}
 		l := line{verb: step.verb, on: step.on, session: step.session, engine: step.engine}
 		if step.text != nil {
 			if l.sql = step.text(view{s.alive, step.clock}); l.sql == "" {
 				continue
+			}
+			for _, r := range s.renames {
+				if r.clock < step.clock && s.alive(r.unit) {
+					l.sql = r.from.ReplaceAllLiteralString(l.sql, r.to)
+				}
 			}
 		}
 		lines = append(lines, l)
@@ -194,6 +214,8 @@ func (s *Script) String() string {
 			}
 		case stop:
 			p.text("> %sSTOP\n", tag(l.engine))
+		case cut:
+			p.text("> %sDO kill-%s-backends\n", tag(l.engine), map[place]string{onPublisher: "publisher", onTargets: "target"}[l.on])
 		case startAgain:
 			p.text("> %sSTART AGAIN\n", tag(l.engine))
 		case catchUp:

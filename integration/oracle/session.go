@@ -49,6 +49,8 @@ func (g *generator) workload() {
 			g.use("catch up")
 		case g.chance(4):
 			g.restart()
+		case g.chance(1):
+			g.cut()
 		case len(g.prepared) > 0 && g.chance(15):
 			g.endPrepared()
 		case !s.open && g.chance(30):
@@ -80,6 +82,15 @@ func (g *generator) restart() {
 		g.resume(i)
 	}
 	g.use("restart")
+}
+
+// cut ends an engine's connections behind its back.
+func (g *generator) cut() {
+	i := g.r.IntN(len(g.script.Modes))
+	if _, stopped := g.pauses[i]; !stopped {
+		g.add(step{verb: cut, unit: g.unit(rankStep), engine: i, on: pick(g, []place{onPublisher, onTargets})})
+		g.use("connections cut")
+	}
 }
 
 func (g *generator) begin(s *session) {

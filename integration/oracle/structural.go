@@ -2,6 +2,7 @@ package oracle
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -12,6 +13,10 @@ import (
 // Only tables that no open transaction has touched are changed, so that nothing
 // waits for a lock.
 func (g *generator) structural() {
+	if g.joinable() && g.chance(8) {
+		g.newTable()
+		return
+	}
 	var idle []*table
 	for _, t := range g.tables {
 		if len(t.busy) == 0 && t.identity != noColumn {
@@ -27,6 +32,7 @@ func (g *generator) structural() {
 		if pick(g, []func(*table, int) bool{
 			g.addColumn, g.addColumn, g.dropColumn, g.renameColumn, g.widenColumn, g.widenColumn, g.changeIdentity,
 			g.addPartition, g.dropPartition, g.addOnTarget, g.rebuildOnTarget, g.alterPublication,
+			g.shortenList, g.renameTable, g.dropTable, g.growEnum,
 		})(t, u) {
 			return
 		}
@@ -133,6 +139,9 @@ func (g *generator) dropColumn(t *table, u int) bool {
 }
 
 func (g *generator) renameColumn(t *table, u int) bool {
+	if t.pinned {
+		return false
+	}
 	c := g.free(t, func(c *column) bool { return !c.absent })
 	if c == nil {
 		return false
@@ -153,6 +162,9 @@ func (g *generator) renameColumn(t *table, u int) bool {
 // widenColumn gives a column a type that takes all values of the old one: on the
 // target first, which must take the new values when they come.
 func (g *generator) widenColumn(t *table, u int) bool {
+	if t.pinned {
+		return false
+	}
 	c := g.free(t, func(c *column) bool {
 		return len(c.kind.wider) > 0 && c.identity == "" && c.targetType == "" && !c.absent
 	})
@@ -189,17 +201,14 @@ func (g *generator) widenColumn(t *table, u int) bool {
 // changeIdentity changes what the publisher sends of old rows.
 func (g *generator) changeIdentity(t *table, u int) bool {
 	switch {
-	case t.parts != nil || t.filter != "" || t.listed:
+	case t.parts != nil || t.filter != "" || t.listed || t.pinned:
 		return false
-	case t.identity == byPrimaryKey:
+	case t.identity == byPrimaryKey && !slices.ContainsFunc(t.columns, func(c *column) bool { return c.generated != "" }):
 		g.ddl(u, onPublisher, "", "ALTER TABLE %s REPLICA IDENTITY FULL", t.name)
 		t.identity = byFullWithKey
 	case t.identity == byFullWithKey:
 		g.ddl(u, onPublisher, "", "ALTER TABLE %s REPLICA IDENTITY DEFAULT", t.name)
 		t.identity = byPrimaryKey
-	case t.identity == byNone:
-		// What was inserted before stays; from now on rows can be searched.
-		return false
 	default:
 		return false
 	}
@@ -209,7 +218,7 @@ func (g *generator) changeIdentity(t *table, u int) bool {
 
 func (g *generator) addPartition(t *table, u int) bool {
 	p := t.parts
-	if p == nil || p.method == "HASH" {
+	if p == nil || p.method == "HASH" || g.leafPublished(t) && !g.joinable() {
 		return false
 	}
 	// Beyond what is there no row goes, so that the new one stays empty; it is the
@@ -236,6 +245,12 @@ func (g *generator) addPartition(t *table, u int) bool {
 	return true
 }
 
+// joinable tells whether tables can join now. The publisher does not say what it
+// publishes while a table is locked exclusively, and whoever asks waits.
+func (g *generator) joinable() bool {
+	return !slices.ContainsFunc(g.tables, func(t *table) bool { return t.holder != "" })
+}
+
 // join makes tables that are published now part of the subscriptions.
 func (g *generator) join(u int) {
 	g.plain(u, onNative, "", "ALTER SUBSCRIPTION s REFRESH PUBLICATION WITH (copy_data = false)")
@@ -245,6 +260,7 @@ func (g *generator) join(u int) {
 			g.add(step{verb: startAgain, unit: u, engine: i})
 		}
 	}
+	g.sync(u) // before anything is locked
 }
 
 // dropPartition empties a partition, which is replicated, and drops it, which is
@@ -291,7 +307,7 @@ func (g *generator) addOnTarget(t *table, u int) bool {
 
 // rebuildOnTarget rewrites the target's table, or its key.
 func (g *generator) rebuildOnTarget(t *table, u int) bool {
-	if t.parts != nil {
+	if t.parts != nil || t.pinned {
 		return false
 	}
 	if t.identity != byPrimaryKey || g.chance(40) {
@@ -317,5 +333,89 @@ func (g *generator) alterPublication(t *table, u int) bool {
 	}
 	g.ddl(u, onPublisher, "", "BEGIN; ALTER PUBLICATION p DROP TABLE %s; ALTER PUBLICATION p ADD TABLE %[1]s; COMMIT", t.name)
 	g.use("alter publication")
+	return true
+}
+
+// shortenList takes a column out of what is published of a table.
+func (g *generator) shortenList(t *table, u int) bool {
+	if g.servers.Publisher < 15 || g.allTables || t.filter != "" || t.notNative || g.leafPublished(t) ||
+		t.identity != byPrimaryKey && t.identity != byIndex {
+		return false
+	}
+	c := g.free(t, func(c *column) bool { return !slices.Contains(t.key, c) && !c.unlisted && c.parent == nil })
+	if c == nil {
+		return false
+	}
+	g.script.units[u].needs = append(g.script.units[u].needs, c.unit)
+	c.unlisted, t.listed = true, true
+	var listed []*column
+	for _, c := range t.columns {
+		if c.in() && !c.unlisted && c.generated == "" {
+			listed = append(listed, c)
+		}
+	}
+	g.add(step{unit: u, on: onPublisher, text: func(v view) string {
+		left := slices.DeleteFunc(slices.Clone(listed), func(c *column) bool { return !v.alive(c.unit) })
+		return fmt.Sprintf("BEGIN; ALTER PUBLICATION p DROP TABLE %s; ALTER PUBLICATION p ADD TABLE %[1]s (%s); COMMIT", t.name, v.refs(left))
+	}})
+	g.use("shorten the column list")
+	return true
+}
+
+// renameTable gives a table another name or schema, once everybody has caught up.
+// Native knows tables by OID and pgapply by name, so that the engines have to take
+// the new one in.
+func (g *generator) renameTable(t *table, u int) bool {
+	schema, name, _ := strings.Cut(t.name, ".")
+	if schema != "s" || quote(name) != name || t.pinned || t.renamed || !g.joinable() {
+		return false
+	}
+	t.renamed = true
+	g.sync(u)
+	from := regexp.MustCompile(`\bs\.` + name + `\b`)
+	to := `"other schema".` + name
+	if g.chance(50) {
+		to = `s."` + name + ` New"`
+		g.ddl(u, onBoth, "", `ALTER TABLE %s RENAME TO "%s New"`, t.name, name)
+	} else {
+		g.ddl(u, onBoth, "", `ALTER TABLE %s SET SCHEMA "other schema"`, t.name)
+	}
+	g.script.renames = append(g.script.renames, tableRename{unit: u, clock: g.clock, from: from, to: to})
+	g.join(u)
+	g.use("rename table")
+	return true
+}
+
+// dropTable drops a table on all ends.
+func (g *generator) dropTable(t *table, u int) bool {
+	if t.pinned || len(g.tables) < 3 || g.chance(70) {
+		return false
+	}
+	g.sync(u)
+	g.ddl(u, onBoth, "", "DROP TABLE %s", t.name)
+	g.tables = slices.DeleteFunc(g.tables, func(other *table) bool { return other == t })
+	g.use("drop table")
+	return true
+}
+
+// newTable makes a table while the subscriptions run, and has it join them.
+func (g *generator) newTable() {
+	t := g.addTable()
+	g.join(t.unit)
+	g.use("new table")
+}
+
+// growEnum gives an enum another value, on the targets first.
+func (g *generator) growEnum(*table, int) bool {
+	made := slices.IndexFunc(kinds, func(k *kind) bool { return k.name == "s.mood" })
+	u, ok := g.made[kinds[made].make[0]]
+	if !ok || g.grown {
+		return false
+	}
+	const grow = `ALTER TYPE s.mood ADD VALUE 'later' BEFORE 'sad'`
+	g.plain(u, onTargets, "", grow)
+	g.plain(u, onPublisher, "", grow)
+	g.grown = true
+	g.use("enum grows")
 	return true
 }

@@ -31,6 +31,11 @@ type table struct {
 	parts    *partitioning
 	// order holds the target's columns in their order there.
 	order []*column
+	// pinned tables keep name and key: something else refers to them. The child does
+	// so by a foreign key.
+	pinned  bool
+	renamed bool
+	child   *table
 	// fresh is the next number that no row of the table has been given yet.
 	fresh int
 	// filter restricts what is published; listed, the columns that are.
@@ -65,6 +70,7 @@ type column struct {
 	absent     bool // not on the target, possible for what is not published
 	dropped    bool
 	filtered   bool // part of the row filter
+	parent     *table
 }
 
 type rename struct {
@@ -201,6 +207,18 @@ type leaf struct {
 
 func (l leaf) create(t *table) string {
 	return fmt.Sprintf("CREATE TABLE %s PARTITION OF %s %s", l.name, t.name, l.bounds)
+}
+
+// stored are the publisher's tables that hold the rows: the table, or its partitions.
+func (t *table) stored() []string {
+	if t.parts == nil || !t.parts.onPublisher {
+		return []string{t.name}
+	}
+	names := make([]string, len(t.parts.published))
+	for i, l := range t.parts.published {
+		names[i] = l.name
+	}
+	return names
 }
 
 // bounds divides 0 to 9 at random.
