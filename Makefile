@@ -30,7 +30,7 @@ GOLANGCILINT := bin/tools/golangci-lint-$(GOLANGCILINT_VERSION)/golangci-lint
 # What the targets below can be asked for: make integration PG=16
 PG       ?= 18
 CRASHES  ?= 100
-SEEDS    ?= 10
+SEEDS    ?= 5
 FIRST    ?= 1
 FUZZTIME ?= 30s
 
@@ -70,7 +70,7 @@ integration: ## The whole engine against real servers of major PG (18)
 matrix: ## Every publisher from 10 on into target 18, and publisher 18 into every target from 14 on
 	PGAPPLY_MATRIX=all $(GOTEST) -timeout 60m -run '^TestMajors$$' -v ./integration
 
-oracle: ## Random scripts into a native subscription and into pgapply in every mode: SEEDS (10) of them from FIRST (1) on
+oracle: ## Random scripts into a native subscription and into pgapply in every mode: SEEDS (5) of them from FIRST (1) on
 	PGAPPLY_TEST_MAJOR=$(PG) PGAPPLY_TEST_SEED=$(FIRST) PGAPPLY_TEST_SEEDS=$(SEEDS) $(GOTEST) -timeout 120m ./integration/oracle
 
 crash: ## Kill pgapply and both servers, CRASHES (100) times each, under load; a million rows in one transaction
