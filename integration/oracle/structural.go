@@ -13,7 +13,11 @@ import (
 // Only tables that no open transaction has touched are changed, so that nothing
 // waits for a lock.
 func (g *generator) structural() {
+<<<<<<< HEAD
 	if g.joinable() && g.chance(8) {
+=======
+	if g.chance(8) {
+>>>>>>> e4d6be3 (wip)
 		g.newTable()
 		return
 	}
@@ -367,7 +371,11 @@ func (g *generator) shortenList(t *table, u int) bool {
 // the new one in.
 func (g *generator) renameTable(t *table, u int) bool {
 	schema, name, _ := strings.Cut(t.name, ".")
+<<<<<<< HEAD
 	if schema != "s" || quote(name) != name || t.pinned || t.renamed || !g.joinable() {
+=======
+	if schema != "s" || quote(name) != name || t.pinned || t.renamed {
+>>>>>>> e4d6be3 (wip)
 		return false
 	}
 	t.renamed = true
