@@ -141,6 +141,8 @@ func (c *change) row(number string) []assignment {
 				value = "10000 + " + number
 			}
 			row = append(row, assignment{column, value})
+		case column == c.t.counter && strings.Contains(number, "g"):
+			row = append(row, assignment{column, "g % 5"})
 		case column == c.t.counter:
 			row = append(row, assignment{column, fmt.Sprint(c.g.r.IntN(5))})
 		default:
@@ -389,7 +391,6 @@ func (c *change) delete() {
 // bulk changes enough rows for a transaction to be streamed.
 func (c *change) bulk() {
 	g, t := c.g, c.t
-	u := g.unit(rankDetail, c.unit)
 	switch g.r.IntN(4) {
 	case 0:
 		set := c.set("0")
@@ -403,18 +404,25 @@ func (c *change) bulk() {
 		c.add(func(view) string { return fmt.Sprintf("DELETE FROM %s WHERE n %% 3 = %d", t.name, remainder) })
 		g.use("bulk delete")
 	default:
-		from, many := t.fresh+1, 100+g.r.IntN(400)
+		many := 100 + g.r.IntN(400)
+		c.insertMany(t.fresh+1, many)
 		t.fresh += many
-		row, override := c.row("g"), c.override()
-		c.add(func(v view) string {
-			to := from + many - 1
-			if !v.alive(u) {
-				to = from + 1
-			}
-			return fmt.Sprintf("INSERT INTO %s (%s)%s SELECT %s FROM generate_series(%d, %d) g", t.name, v.names(row), override, v.values(row), from, to)
-		})
 		g.use("bulk insert")
 	}
+}
+
+// insertMany inserts rows with consecutive numbers.
+func (c *change) insertMany(from, many int) {
+	row, override := c.row("g"), c.override()
+	all := c.g.unit(rankDetail, c.unit)
+	name := c.t.name
+	c.add(func(v view) string {
+		to := from + many - 1
+		if !v.alive(all) {
+			to = from + 1
+		}
+		return fmt.Sprintf("INSERT INTO %s (%s)%s SELECT %s FROM generate_series(%d, %d) g", name, v.names(row), override, v.values(row), from, to)
+	})
 }
 
 // subtransactions inserts rows, each in a subtransaction of its own, of which every

@@ -39,11 +39,7 @@ func (p *play) compare(ctx context.Context) error {
 	}
 	for i, t := range tables {
 		for j, e := range p.ends {
-<<<<<<< HEAD
 			if e.native() && t.notNative || p.script.local[t.name] {
-=======
-			if e.index < 0 && t.notNative || p.script.local[t.name] {
->>>>>>> e4d6be3 (wip)
 				continue
 			}
 			if have[j][i] != want[i] {

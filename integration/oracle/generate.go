@@ -113,7 +113,7 @@ func (g *generator) schema() {
 		g.script.publications = []string{"p"}
 		g.plain(0, onPublisher, "", "CREATE PUBLICATION p FOR ALL TABLES"+g.publicationOptions())
 	}
-	for range 2 + g.r.IntN(4) {
+	for range 2 + g.r.IntN(3) {
 		g.addTable()
 	}
 	g.addReference()

@@ -43,11 +43,7 @@ func TestOracle(t *testing.T) {
 
 	var failed []uint64
 	var statements, refusals, rows int
-<<<<<<< HEAD
 	var transactions, crashes int64
-=======
-	var transactions int64
->>>>>>> e4d6be3 (wip)
 	features, refused := map[string]int{}, map[string]int{}
 	shrunk := map[string]bool{}
 	began := time.Now()
@@ -90,15 +86,9 @@ func TestOracle(t *testing.T) {
 	for _, message := range slices.Sorted(maps.Keys(refused)) {
 		t.Logf("%6d refused: %s", refused[message], message)
 	}
-<<<<<<< HEAD
 	t.Logf("oracle: seeds %d to %d on %d to %d: %d equal, %d not %v; %d statements, %d refused, %d rows in the end, %d transactions applied, %d crashes of native, %.1f s a seed",
 		first, first+seeds-1, publisherMajor, targetMajor, seeds-uint64(len(failed)), len(failed), failed,
 		statements, refusals, rows, transactions, crashes, took.Seconds()/float64(seeds))
-=======
-	t.Logf("oracle: seeds %d to %d on %d to %d: %d equal, %d not %v; %d statements, %d refused, %d rows in the end, %d transactions applied, %.1f s a seed",
-		first, first+seeds-1, publisherMajor, targetMajor, seeds-uint64(len(failed)), len(failed), failed,
-		statements, refusals, rows, transactions, took.Seconds()/float64(seeds))
->>>>>>> e4d6be3 (wip)
 }
 
 func with(settings map[string]string, major int) []pgtest.Option {

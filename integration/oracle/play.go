@@ -24,12 +24,9 @@ type Failure struct {
 // Result of a play.
 type Result struct {
 	Failure *Failure // nil when all ends are equal
-<<<<<<< HEAD
 	// NativeCrashed says that the native subscription brought its server down, and
 	// that the script was played again without it.
 	NativeCrashed bool
-=======
->>>>>>> e4d6be3 (wip)
 	// Statements of the workload, and those that the publisher refused, by message.
 	Statements int
 	Refused    map[string]int
@@ -49,7 +46,6 @@ type play struct {
 	sessions map[string]*client
 }
 
-<<<<<<< HEAD
 // Play plays a script on databases of its own. The error is one of the arena or of
 // the script; what the script showed is in the result.
 //
@@ -68,21 +64,6 @@ func (a *Arena) Play(ctx context.Context, script *Script) (Result, error) {
 		return result, nil
 	}
 	return result, err
-=======
-// end is a target and what brings the changes there.
-type end struct {
-	name     string // of the mode, or native
-	database string
-	index    int // in Script.Modes, -1 is the native subscription
-	setup    *client
-	slot     string
-	engine   *apply.Engine
-	cancel   context.CancelFunc
-	done     chan struct{}
-	err      error
-	log      *lockedBuffer
-	cuts     int64
->>>>>>> e4d6be3 (wip)
 }
 
 // play plays a script, and tells which server has crashed over it.
@@ -90,13 +71,9 @@ func (a *Arena) play(ctx context.Context, script *Script, withNative bool) (Resu
 	number := a.plays.Add(1)
 	p := &play{Arena: a, script: script, database: playName(number, "pub"), sessions: map[string]*client{}}
 	p.result.Refused = map[string]int{}
-<<<<<<< HEAD
 	if withNative {
 		p.ends = append(p.ends, &end{name: native, index: -1, database: playName(number, native), slot: playName(number, native)})
 	}
-=======
-	p.ends = append(p.ends, &end{name: native, index: -1, database: playName(number, native), slot: playName(number, native)})
->>>>>>> e4d6be3 (wip)
 	for i, mode := range script.Modes {
 		if script.runs(i) {
 			name := playName(number, mode.Name)
@@ -186,31 +163,6 @@ func (p *play) byIndex(index int) *end {
 // sql runs a statement where it belongs. One of the workload may fail, as it does
 // for psql; everything else must not.
 func (p *play) sql(ctx context.Context, l line, started bool) error {
-<<<<<<< HEAD
-=======
-	publisher := func() error {
-		s, err := p.session(ctx, l.session)
-		if err != nil {
-			return err
-		}
-		err = s.exec(ctx, l.sql)
-		if !started {
-			return err
-		}
-		p.result.Statements++
-		if err != nil {
-			refusal, refused := errors.AsType[*pgconn.PgError](err)
-			if !refused {
-				return err
-			}
-			p.result.Refused[sign(refusal.Message)]++
-		}
-		if l.session == "" && s.conn.TxStatus() != 'I' {
-			return s.exec(ctx, "ROLLBACK")
-		}
-		return nil
-	}
->>>>>>> e4d6be3 (wip)
 	if l.on == onPublisher {
 		return p.onPublisher(ctx, l, started)
 	}
@@ -286,75 +238,6 @@ func (p *play) start(ctx context.Context) error {
 		WHERE s.database = '%s' AND r.state = 'streaming'`, p.database), func(*end) bool { return false })
 }
 
-<<<<<<< HEAD
-=======
-// launch starts an engine.
-func (p *play) launch(e *end) error {
-	o := apply.DefaultOptions()
-	o.Name, o.Publications, o.OnError = e.slot, p.script.publications, "stop"
-	o.Source, o.Target, o.SpoolDir = p.publisher.URI(p.database), p.target.URI(e.database), p.spool
-	p.script.Modes[e.index].Change(&o)
-	o.Log = zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(zap.NewDevelopmentEncoderConfig()), e.log, zap.DebugLevel))
-	engine, err := apply.New(o)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	e.engine, e.cancel, e.done = engine, cancel, done
-	go func() {
-		defer close(done)
-		e.err = engine.Run(ctx)
-	}()
-	return nil
-}
-
-// cut ends all connections that an engine has on one side.
-func (p *play) cut(ctx context.Context, e *end, side place) error {
-	e.cuts++
-	if side == onPublisher {
-		return p.onPublisher.exec(ctx, fmt.Sprintf(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '%s' AND application_name = '%s'`, p.database, e.slot))
-	}
-	return p.onTarget.exec(ctx, fmt.Sprintf(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '%s' AND application_name LIKE '%s%%'`, e.database, e.slot))
-}
-
-// halt ends an engine in order.
-func (p *play) halt(e *end) {
-	if e.engine == nil {
-		return
-	}
-	e.cancel()
-	<-e.done
-	p.result.Transactions += e.engine.Status().Transactions
-	if e.err != nil {
-		p.engineFailed(e, e.err)
-	}
-	e.engine = nil
-}
-
-// engineFailed takes an engine's error for the script's failure.
-func (p *play) engineFailed(e *end, err error) {
-	p.fail("engine "+e.name+": "+sign(err.Error()), "engine %s: %v\n%s", e.name, err, e.log.tail(25))
-}
-
-// sign leaves of a message what does not differ from play to play: words without
-// digits, outside of quotes.
-func sign(message string) string {
-	var kept []string
-	for i, part := range strings.Split(message, `"`) {
-		if i%2 == 1 {
-			continue
-		}
-		for _, word := range strings.Fields(part) {
-			if !strings.ContainsAny(word, "0123456789") {
-				kept = append(kept, word)
-			}
-		}
-	}
-	return strings.Join(kept, " ")
-}
-
->>>>>>> e4d6be3 (wip)
 // catchUp waits until every subscription has applied what is written so far. Only the
 // native one is asked through its slot: an engine confirms at its leisure what nothing
 // was to be applied of.
@@ -365,6 +248,11 @@ func (p *play) catchUp(ctx context.Context) error {
 				return err
 			}
 		}
+	}
+	// A commit of our own, since what is flushed may otherwise end within a record of
+	// an open transaction, and nobody is sent half a record.
+	if err := p.sessions[""].exec(ctx, `SELECT pg_logical_emit_message(true, 'catch up', '')`); err != nil {
+		return err
 	}
 	rows, err := p.sessions[""].query(ctx, `SELECT pg_current_wal_flush_lsn()`)
 	if err != nil {
@@ -405,53 +293,9 @@ func (p *play) wait(ctx context.Context, what, query string, arrived func(*end) 
 	}
 	// The native one comes first: what spoils it is the script's fault before it is
 	// an engine's.
-<<<<<<< HEAD
 	text, err := p.late(ctx, missing[0])
 	p.fail(missing[0].name+" does not "+what, "%s does not %s within %s\n%s", missing[0].name, what, p.Patience, text)
 	return err
-=======
-	e := p.ends[slices.IndexFunc(p.ends, func(e *end) bool { return e.name == missing[0] })]
-	text := ""
-	if e.engine != nil {
-		status, err := json.Marshal(e.engine.Status())
-		if err != nil {
-			return err
-		}
-		text = string(status) + "\n" + e.log.tail(25)
-	}
-	for side, database := range map[*client]string{p.onPublisher: p.database, p.onTarget: e.database} {
-		busy, err := side.query(ctx, fmt.Sprintf(`SELECT pid, application_name, state, wait_event, query, pg_blocking_pids(pid) FROM pg_stat_activity
-			WHERE datname = '%s' AND cardinality(pg_blocking_pids(pid)) > 0`, database))
-		if err != nil {
-			return err
-		}
-		for _, row := range busy {
-			text += "\nblocked in " + database + ": " + strings.Join(row, " | ")
-		}
-	}
-	p.fail(e.name+" does not "+what, "%v do not %s within %s: %s\nslots %v\n%s", missing, what, p.Patience, query, slots, text)
-	return nil
-}
-
-// look asks how an engine is. One that has stopped has an error that needs a person;
-// one that retries the third time has one that does not pass.
-func (p *play) look(e *end) {
-	if e.engine == nil {
-		return
-	}
-	select {
-	case <-e.done:
-		err := e.err
-		if err == nil {
-			err = errors.New("the engine has ended")
-		}
-		p.engineFailed(e, err)
-	default:
-		if status := e.engine.Status(); status.Retries >= 3+e.cuts && status.LastError != "" {
-			p.engineFailed(e, errors.New(status.LastError))
-		}
-	}
->>>>>>> e4d6be3 (wip)
 }
 
 // close ends everything that the play has started.

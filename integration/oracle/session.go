@@ -39,6 +39,11 @@ func (g *generator) workload() {
 		g.sessions = append(g.sessions, &session{name: name})
 		g.plain(0, onPublisher, name, lockTimeout)
 	}
+	for _, t := range g.tables {
+		if t.identity != noColumn && g.chance(80) {
+			g.fill(t)
+		}
+	}
 	for range 50 + g.r.IntN(60) {
 		s := pick(g, g.sessions)
 		switch {
@@ -66,6 +71,15 @@ func (g *generator) workload() {
 			g.statement(s)
 		}
 	}
+}
+
+// fill gives a table the rows that statements will look for.
+func (g *generator) fill(t *table) {
+	s := g.sessions[0]
+	g.touch(s, t)
+	defer g.release(s)
+	c := &change{g: g, s: s, t: t, unit: g.unit(rankStep, t.unit)}
+	c.insertMany(0, 36)
 }
 
 // restart ends an engine, and starts it again now or later.

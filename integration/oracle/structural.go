@@ -13,11 +13,7 @@ import (
 // Only tables that no open transaction has touched are changed, so that nothing
 // waits for a lock.
 func (g *generator) structural() {
-<<<<<<< HEAD
 	if g.joinable() && g.chance(8) {
-=======
-	if g.chance(8) {
->>>>>>> e4d6be3 (wip)
 		g.newTable()
 		return
 	}
@@ -32,6 +28,8 @@ func (g *generator) structural() {
 	}
 	t := pick(g, idle)
 	u := g.unit(rankStep, t.unit)
+	g.changeRows(t)
+	defer g.changeRows(t)
 	for range 4 { // what does not fit the table is drawn again
 		if pick(g, []func(*table, int) bool{
 			g.addColumn, g.addColumn, g.dropColumn, g.renameColumn, g.widenColumn, g.widenColumn, g.changeIdentity,
@@ -40,6 +38,22 @@ func (g *generator) structural() {
 		})(t, u) {
 			return
 		}
+	}
+}
+
+// changeRows changes rows of a table, so that something is under way when its definition
+// changes, and comes right behind.
+func (g *generator) changeRows(t *table) {
+	closed := slices.IndexFunc(g.sessions, func(s *session) bool { return !s.open })
+	if closed < 0 || t.holder != "" || !slices.Contains(g.tables, t) {
+		return
+	}
+	s := g.sessions[closed]
+	g.touch(s, t)
+	defer g.release(s)
+	(&change{g: g, s: s, t: t, unit: g.unit(rankStep, t.unit)}).insert()
+	if t.identity != byNone {
+		(&change{g: g, s: s, t: t, unit: g.unit(rankStep, t.unit)}).update()
 	}
 }
 
@@ -371,11 +385,7 @@ func (g *generator) shortenList(t *table, u int) bool {
 // the new one in.
 func (g *generator) renameTable(t *table, u int) bool {
 	schema, name, _ := strings.Cut(t.name, ".")
-<<<<<<< HEAD
 	if schema != "s" || quote(name) != name || t.pinned || t.renamed || !g.joinable() {
-=======
-	if schema != "s" || quote(name) != name || t.pinned || t.renamed {
->>>>>>> e4d6be3 (wip)
 		return false
 	}
 	t.renamed = true
