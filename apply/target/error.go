@@ -49,8 +49,9 @@ var quoted = regexp.MustCompile(`(?s)".*"`)
 
 // describe renders a server's error without its detail, which holds row values.
 func describe(err error) string {
+	_, elsewhere := errors.AsType[*MessageError](err) // whatever server it may speak of
 	refusal, ok := errors.AsType[*pgconn.PgError](err)
-	if !ok {
+	if !ok || elsewhere {
 		return err.Error()
 	}
 	message := refusal.Message
@@ -73,6 +74,10 @@ func transactionError(t *txn.Transaction, operation decoder.Type, relation *deco
 	failed := &TransactionError{XID: t.XID, EndLSN: t.EndLSN, Operation: operation, Err: err}
 	if relation != nil {
 		failed.Relation = relation.Namespace + "." + relation.Name
+	}
+	if _, ok := errors.AsType[*MessageError](err); ok {
+		failed.Hint = fmt.Sprintf("mend what the handler of messages complains about, or leave the transaction out with `pgapply skip --lsn %s`", t.EndLSN)
+		return failed
 	}
 	if mismatch, ok := catalog.AsMismatch(err); ok {
 		failed.Hint = mismatch.Hint

@@ -224,6 +224,9 @@ func (s *Session) commit(last *txn.Transaction) error {
 	if err := s.control(opOther, checkStatement); err != nil {
 		return err
 	}
+	if err := s.deliver(); err != nil {
+		return err
+	}
 	if err := s.control(opOther, recordStatement, last.EndLSN.String(), timestamp(last.Time), s.options.Subscription); err != nil {
 		return err
 	}
@@ -314,6 +317,7 @@ func (s *Session) rollBack() error {
 		return verdict(err)
 	}
 	s.current, s.doubt = nil, false
+	s.announced = s.announced[:0]
 	if s.pipe.TxStatus() != 'I' {
 		if err := s.control(opOther, rollbackStatement); err != nil {
 			return err

@@ -135,6 +135,10 @@ type Session struct {
 	ordinal int
 	// begun counts the target transactions, to know which tables one has pinned.
 	begun int
+	// receive is what Deliver has set, announced the transactions whose messages it
+	// is to get before the target transaction in work commits.
+	receive   func(*txn.Transaction, *decoder.LogicalMessage) error
+	announced []*txn.Transaction
 	// outcome of the group in work; what is not committed yet counts in it too.
 	outcome Outcome
 

@@ -80,7 +80,7 @@ func (s *Session) keep(t *txn.Transaction, change txn.Change) error {
 		}
 		return nil
 	case *decoder.LogicalMessage:
-		return s.message(message)
+		return s.skipMessage(message)
 	}
 	return s.keepRow(t, change.Message, change.Relation, search, newer)
 }
