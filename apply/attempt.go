@@ -14,7 +14,6 @@ import (
 	"pgapply/apply/stream"
 	"pgapply/apply/target"
 	"pgapply/conflict"
-	"pgapply/decoder"
 	"pgapply/decoder/txn"
 	"pgapply/internal/lsn"
 	"pgapply/internal/source"
@@ -308,6 +307,7 @@ func (a *attempt) stream(ctx context.Context) error {
 		Resume:      a.progress, Recorded: a.known, End: a.options.EndLSN,
 		Skip:        a.skip,
 		Message:     a.message(),
+		Deliver:     a.deliver(),
 		Synchronous: a.options.SynchronousCommit != "off",
 		State:       recorder{a.control.store, a.origin},
 		Log:         a.log,
@@ -381,16 +381,6 @@ func (a *attempt) watch(ctx context.Context) error {
 	return nil
 }
 
-// message is what becomes of a logical message that belongs to no transaction.
-func (a *attempt) message() func(context.Context, *decoder.LogicalMessage) error {
-	if a.options.Messages != "table" {
-		return nil
-	}
-	return func(ctx context.Context, m *decoder.LogicalMessage) error {
-		return targetErrorOrNil(a.control.store.RecordMessage(ctx, string(m.Prefix), m.Content, m.LSN))
-	}
-}
-
 // streamError classifies what ended a stream.
 func streamError(err error) error {
 	if err == nil {
@@ -409,8 +399,8 @@ func (a *attempt) startStream(ctx context.Context) (*source.Stream, error) {
 		var err error
 		feed, err = a.publisher.StartStream(ctx, source.StreamOptions{
 			Slot: a.options.SlotName(), Start: a.known, Publications: a.options.Publications,
-			Streaming: a.options.Streaming, Binary: a.options.Binary, Origin: a.options.Origin,
-			Messages: a.options.Messages != "none",
+			Streaming: a.options.streaming(), Binary: a.options.Binary, Origin: a.options.Origin,
+			Messages: a.options.wantsMessages(),
 		})
 		if busy, ok := errors.AsType[*source.SlotBusyError](err); ok {
 			return busy.Error(), nil

@@ -25,6 +25,9 @@ func classify(err error) *Error {
 	if _, ok := errors.AsType[*target.ConnectionError](err); ok {
 		return &Error{Class: Target, Err: err, Retryable: true}
 	}
+	if _, ok := errors.AsType[*target.MessageError](err); ok { // one that belongs to no transaction
+		return &Error{Class: Conflict, Err: err, Hint: "mend what the handler of messages complains about"}
+	}
 	if isStream(err) {
 		// The publisher sends it again; if it is the same, somebody must look.
 		return &Error{

@@ -49,6 +49,10 @@ func (e *Ends) CheckPair() error {
 		return refused("use --origin any, and make sure that the changes do not come back",
 			"the publisher is PostgreSQL %d: leaving out changes that have an origin needs 16 or later", e.PublisherVersion/10000)
 	}
+	if e.Options.MessageHandler != nil && e.PublisherVersion < 14_00_00 {
+		return refused("upgrade the publisher, or do without the handler",
+			"the publisher is PostgreSQL %d: logical messages need 14 or later, and there is a handler that waits for them", e.PublisherVersion/10000)
+	}
 	return nil
 }
 

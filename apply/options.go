@@ -37,7 +37,8 @@ type Options struct {
 	// CopyData is not there yet: only false is accepted.
 	CopyData bool
 	// Streaming of transactions in progress: "off", "on" or "parallel". What the
-	// publisher's major does not know is lowered to what it does.
+	// publisher's major does not know is lowered to what it does. It is off while
+	// logical messages are kept or handled.
 	Streaming string
 	// Binary asks for values in binary form.
 	Binary bool
@@ -58,6 +59,8 @@ type Options struct {
 	// Messages is what becomes of logical messages: "none" does not ask for them,
 	// "count" counts them, "table" keeps them in pgapply.message.
 	Messages string
+	// MessageHandler, unless nil, receives them as well, also where Messages is "none".
+	MessageHandler MessageHandler
 	// LogRows lets rows of conflicts appear in the log.
 	LogRows bool
 	// OnError is what follows an apply error: "retry", "pause" or "stop".
@@ -163,6 +166,20 @@ func (o *Options) Validate() error {
 		return nil
 	}
 	return &Error{Class: Configuration, Err: errors.Join(faults...)}
+}
+
+// wantsMessages tells whether the publisher is asked for logical messages.
+func (o *Options) wantsMessages() bool { return o.Messages != "none" || o.MessageHandler != nil }
+
+// streaming is the mode to ask for. In a streamed transaction the publisher does not say
+// which subtransaction a logical message belongs to (pgoutput_message, up to 18): one
+// that was taken back with its savepoint could not be told from the others. A
+// transaction that arrives at its commit has only those that count.
+func (o *Options) streaming() string {
+	if o.Messages == "table" || o.MessageHandler != nil {
+		return "off"
+	}
+	return o.Streaming
 }
 
 // SlotName is the slot to use: Slot, or Name where that is empty.

@@ -63,6 +63,10 @@ type Options struct {
 	// Message, unless nil, is called for each logical message that belongs to no
 	// transaction, when it arrives.
 	Message func(context.Context, *decoder.LogicalMessage) error
+	// Deliver, unless nil, is called for each logical message of a transaction, just
+	// before that is committed: see [target.Session.Deliver]. Its context ends when the
+	// stream is to stop and the group in work has had the time to finish.
+	Deliver func(context.Context, *txn.Transaction, *decoder.LogicalMessage) error
 	// Synchronous says that the target's COMMIT replies when it is durable.
 	Synchronous bool
 	// State records acknowledged positions and knows the target's WAL.
@@ -158,10 +162,17 @@ func (s *Stream) Run(ctx context.Context) error {
 
 	tasks, failed := errgroup.WithContext(work)
 	s.reading = failed
+	patient, giveUp := context.WithCancel(context.WithoutCancel(ctx))
+	defer giveUp()
+	if s.options.Deliver != nil {
+		s.options.Target.Deliver(func(t *txn.Transaction, m *decoder.LogicalMessage) error {
+			return s.options.Deliver(patient, t, m)
+		})
+	}
 	tasks.Go(func() error { return s.read(failed) })
 	tasks.Go(func() error { return s.acknowledge(failed) })
 	tasks.Go(func() error {
-		defer s.breakOff(failed)()
+		defer s.breakOff(failed, giveUp)()
 		return s.apply(failed)
 	})
 	wake := context.AfterFunc(failed, s.options.Source.Interrupt)
@@ -178,9 +189,9 @@ func (s *Stream) Run(ctx context.Context) error {
 	return err
 }
 
-// breakOff bounds how long the applier may work on after ctx has ended. The
-// returned function ends the watch.
-func (s *Stream) breakOff(ctx context.Context) func() {
+// breakOff bounds how long the applier may work on after ctx has ended; giveUp ends
+// what it does beside the target. The returned function ends the watch.
+func (s *Stream) breakOff(ctx context.Context, giveUp context.CancelFunc) func() {
 	done := make(chan struct{})
 	ended := make(chan struct{})
 	go func() {
@@ -194,6 +205,7 @@ func (s *Stream) breakOff(ctx context.Context) func() {
 			return
 		}
 		s.options.Log.Warn("the group in work does not finish: it is cancelled and rolled back")
+		giveUp()
 		cancel, release := context.WithTimeout(context.Background(), cancelGrace)
 		defer release()
 		if err := s.options.Target.Interrupt(cancel); err == nil && waited(done, cancelGrace) {
