@@ -264,7 +264,7 @@ func (e *Engine) Status() state.Status {
 		committed := progress.LastCommitTime.Time()
 		status.LastCommitTime = &committed
 	}
-	status.Transactions, status.Groups = progress.Transactions, progress.Groups
+	status.Transactions, status.Groups, status.Replays = progress.Transactions, progress.Groups, progress.Replays
 	status.Rows = state.Rows{
 		Inserted: progress.Inserts, Updated: progress.Updates,
 		Deleted: progress.Deletes, Truncated: progress.Truncates,

@@ -59,10 +59,12 @@ type Status struct {
 	LastCommitTime *time.Time `json:"last_commit_time,omitempty"`
 
 	// Counters since the runner started.
-	Transactions int64  `json:"transactions"`
-	Groups       int64  `json:"groups"`
-	Rows         Rows   `json:"rows"`
-	Misses       Misses `json:"misses"`
+	Transactions int64 `json:"transactions"`
+	Groups       int64 `json:"groups"`
+	// Replays counts the groups that did not go as expected and were applied one by one.
+	Replays int64  `json:"replays"`
+	Rows    Rows   `json:"rows"`
+	Misses  Misses `json:"misses"`
 	// Conflicts counts by type those that were resolved.
 	Conflicts map[conflict.Type]int64 `json:"conflicts,omitempty"`
 	// Messages counts logical messages, where they are asked for.

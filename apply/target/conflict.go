@@ -23,24 +23,26 @@ type localRow struct {
 	// origin is the number of the origin that wrote it, as text: "0" for a local
 	// write, empty where that is not known.
 	origin string
+	// node names the server that wrote it, see nodeSQL.
+	node string
 	conflict.Local
 }
 
 // rowColumns select what localRow holds of the row named %s. The alias of a table
 // must be one that no column has.
 func (s *Session) rowColumns(row string) string {
-	writer := "NULL, NULL, NULL"
-	if s.ours != "" {
+	writer := "NULL, NULL, NULL, NULL"
+	if s.ours != nil {
 		writer = `(pgapply_written).roident,
 			(SELECT roname FROM pg_catalog.pg_replication_origin o WHERE o.roident = (pgapply_written).roident),
-			pg_catalog.to_json((pgapply_written).timestamp)`
+			pg_catalog.to_json((pgapply_written).timestamp), ` + s.nodeSQL("pgapply_written")
 	}
 	return fmt.Sprintf(`%[1]s.tableoid, %[1]s.ctid, %[1]s.tableoid::pg_catalog.regclass, %[1]s.xmin, pg_catalog.to_jsonb(%[1]s.*), %[2]s`, row, writer)
 }
 
 // writer joins who wrote the row named %s, where that is tracked.
 func (s *Session) writer(row string) string {
-	if s.ours == "" {
+	if s.ours == nil {
 		return ""
 	}
 	// Its column stands beside those of the table, so the name of no column will do.
@@ -50,7 +52,7 @@ func (s *Session) writer(row string) string {
 func scanRow(fields [][]byte) *localRow {
 	row := &localRow{tableOID: slices.Clone(fields[0]), ctid: slices.Clone(fields[1]), origin: string(fields[5])}
 	row.Table, row.XID, row.Tuple = string(fields[2]), string(fields[3]), slices.Clone(fields[4])
-	row.Origin = string(fields[6])
+	row.Origin, row.node = string(fields[6]), string(fields[8])
 	if fields[7] != nil {
 		var committed time.Time
 		if json.Unmarshal(fields[7], &committed) == nil {
@@ -84,12 +86,6 @@ func (s *Session) findRow(t *table, search decoder.Tuple) (*localRow, error) {
 	return scanRow(rows[0]), nil
 }
 
-// foreign tells whether somebody else wrote the row: another origin, or nobody
-// that replicates. Where it is not known, the row counts as ours.
-func (s *Session) foreign(row *localRow) bool {
-	return row.origin != "" && !slices.Contains(s.own, row.origin)
-}
-
 // stamps are the rows in the way that somebody else wrote, for Decide.
 func (s *Session) stamps(rows []*localRow) []conflict.Stamp {
 	var stamps []conflict.Stamp
@@ -97,11 +93,7 @@ func (s *Session) stamps(rows []*localRow) []conflict.Stamp {
 		if !s.foreign(row) || row.CommitTime == nil {
 			continue
 		}
-		node := row.Origin
-		if node == "" {
-			node = s.options.Node
-		}
-		stamps = append(stamps, conflict.Stamp{Time: *row.CommitTime, Node: node})
+		stamps = append(stamps, conflict.Stamp{Time: *row.CommitTime, Node: row.node})
 	}
 	return stamps
 }
@@ -135,34 +127,6 @@ func (s *Session) resolveMissing(t *table, op operation, search, newer decoder.T
 		return s.fails(t, op, c, errors.New("the row to change does not exist on the target"))
 	}
 	return s.record(c)
-}
-
-// resolveForeign handles a row that somebody else wrote last, and tells whether it
-// is to be changed.
-func (s *Session) resolveForeign(t *table, op operation, search, newer decoder.Tuple, row *localRow) (proceed bool, err error) {
-	found := conflict.UpdateOriginDiffers
-	if op == opDelete {
-		found = conflict.DeleteOriginDiffers
-	}
-	c, err := s.newConflict(t, found, search, newer, []*localRow{row})
-	if err != nil {
-		return false, err
-	}
-	c.Resolution = conflict.Decide(c.Policy, s.remoteStamp(), s.stamps([]*localRow{row}))
-	if c.Resolution == conflict.Failed {
-		return false, s.fails(t, op, c, fmt.Errorf("the row was last written by %s", writerName(row)))
-	}
-	return c.Resolution == conflict.Applied, s.record(c)
-}
-
-func writerName(row *localRow) string {
-	switch {
-	case row.Origin != "":
-		return fmt.Sprintf("origin %q", row.Origin)
-	case row.origin == "0":
-		return "somebody on the target"
-	}
-	return "an origin that does not exist any more"
 }
 
 // resolveExisting handles a new row, or a changed one, whose place in a unique
@@ -292,7 +256,7 @@ func (s *Session) violated(t *table, newer decoder.Tuple, row *localRow) (taken 
 		}
 		for _, fields := range rows {
 			found := scanRow(fields)
-			found.Index, found.Key = index.Name, slices.Clone(fields[8])
+			found.Index, found.Key = index.Name, slices.Clone(fields[9])
 			taken = append(taken, found)
 		}
 	}
@@ -318,26 +282,20 @@ func (t *table) newRow(base string, inserted bool) string {
 	return "SELECT " + strings.Join(columns, ", ") + " FROM pg_catalog.jsonb_populate_record(" + base + ", $1) AS pgapply_given"
 }
 
-// render has the server make a JSON object of the values that were sent, in text
-// form, whichever form they came in.
+// render has the server make a JSON object of the values that were sent.
 func (s *Session) render(t *table, tuple decoder.Tuple) (json.RawMessage, error) {
 	if tuple == nil {
 		return nil, nil
 	}
-	var names, values []string
-	var parameters []pgpipe.Parameter
-	for i, value := range tuple {
-		if value.Kind == decoder.Unchanged {
-			continue
-		}
-		names = append(names, literal(t.bound.Columns[i].Name))
-		values = append(values, fmt.Sprintf("$%d::pg_catalog.text", len(values)+1))
-		parameters = append(parameters, pgpipe.Parameter{
-			Value: value.Data, Type: t.bound.Columns[i].TypeOID, Binary: value.Kind == decoder.Binary,
-		})
+	b := builder{table: t.bound}
+	b.WriteString("SELECT ")
+	b.object(false, tuple)
+	query := b.build()
+	parameters, err := s.parameters(t, &query, nil, tuple)
+	if err != nil {
+		return nil, err
 	}
-	rows, err := s.ask("SELECT pg_catalog.jsonb_object(ARRAY["+strings.Join(names, ", ")+"]::pg_catalog.text[], ARRAY["+
-		strings.Join(values, ", ")+"]::pg_catalog.text[])", parameters)
+	rows, err := s.ask(query.sql, parameters)
 	if err != nil {
 		return nil, err
 	}
@@ -402,12 +360,37 @@ func (s *Session) record(c *conflict.Conflict) error {
 	if err != nil {
 		return err
 	}
+	s.resolved(string(rows[0][0]), c)
+	return nil
+}
+
+// record is a conflict as it was recorded.
+type record struct {
+	id string
+	*conflict.Conflict
+}
+
+// recordsToLog is how many conflicts may wait for their transaction's end.
+const recordsToLog = 10_000
+
+// resolved counts a conflict that was recorded under the number id. It is logged
+// when its transaction is committed; in a very large one sooner.
+func (s *Session) resolved(id string, c *conflict.Conflict) {
 	if s.outcome.Conflicts == nil {
 		s.outcome.Conflicts = make(map[conflict.Type]int64)
 	}
 	s.outcome.Conflicts[c.Type]++
-	s.logConflict(string(rows[0][0]), c)
-	return nil
+	s.records = append(s.records, record{id, c})
+	if len(s.records) >= recordsToLog {
+		s.logConflicts()
+	}
+}
+
+func (s *Session) logConflicts() {
+	for _, r := range s.records {
+		s.logConflict(r.id, r.Conflict)
+	}
+	s.records = nil
 }
 
 // recordSQL inserts a conflict into the state.

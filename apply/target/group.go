@@ -52,6 +52,7 @@ const (
 	opInsert
 	opUpdate
 	opDelete
+	opLook
 	opTruncate
 	opPin
 	opCommit
@@ -233,7 +234,11 @@ func (s *Session) commit(last *txn.Transaction) error {
 	if err := s.control(opCommit, commitStatement); err != nil {
 		return err
 	}
-	return s.finish()
+	if err := s.finish(); err != nil {
+		return err
+	}
+	s.logConflicts()
+	return nil
 }
 
 func (s *Session) control(op operation, statement string, parameters ...string) error {
@@ -259,6 +264,10 @@ func (s *Session) drain(limit int) error {
 			s.outcome.Inserts += result.Tag.RowsAffected()
 		case opUpdate, opDelete:
 			s.changed(token, result.Tag.RowsAffected())
+		case opLook:
+			if err := s.looked(token, result.Rows); err != nil {
+				return err
+			}
 		case opTruncate:
 			s.outcome.Truncates++
 		case opCommit:
@@ -272,18 +281,24 @@ func (s *Session) drain(limit int) error {
 }
 
 // changed counts the rows of an UPDATE or DELETE that was sent without waiting. One
-// row is as it should be; anything else wants a closer look.
+// row is as it should be, or none where a look decided for the local row; anything
+// else wants a closer look.
 func (s *Session) changed(token token, rows int64) {
-	if rows != 1 {
-		s.suspect(token.transaction, token.ordinal)
-		s.doubt = true
+	if s.kept {
+		s.kept = false
+		if rows == 0 {
+			return
+		}
+	} else if rows == 1 {
+		if token.op == opUpdate {
+			s.outcome.Updates++
+		} else {
+			s.outcome.Deletes++
+		}
 		return
 	}
-	if token.op == opUpdate {
-		s.outcome.Updates++
-	} else {
-		s.outcome.Deletes++
-	}
+	s.suspect(token.transaction, token.ordinal)
+	s.doubt = true
 }
 
 // rejected handles an error of the pipeline: that of a change makes it a suspect,
@@ -296,7 +311,7 @@ func (s *Session) rejected(token token, err error) error {
 		return err // of no transaction: a query between two
 	}
 	switch token.op {
-	case opInsert, opUpdate, opDelete:
+	case opInsert, opUpdate, opDelete, opLook:
 		s.suspect(token.transaction, token.ordinal)
 		return errNotSure
 	case opPin:
@@ -316,7 +331,7 @@ func (s *Session) rollBack() error {
 	if err := s.pipe.Recover(); err != nil {
 		return verdict(err)
 	}
-	s.current, s.doubt = nil, false
+	s.current, s.doubt, s.kept, s.records = nil, false, false, nil
 	s.announced = s.announced[:0]
 	if s.pipe.TxStatus() != 'I' {
 		if err := s.control(opOther, rollbackStatement); err != nil {

@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"pgapply/apply/catalog"
+	"pgapply/conflict"
 	"pgapply/decoder"
 	"pgapply/decoder/txn"
 )
@@ -34,6 +35,8 @@ type prepared struct {
 	statement
 	name  string
 	shape shape
+	// look precedes the change of a watched table, see foreign.go.
+	look *prepared
 }
 
 // shapesPerTable bounds the prepared statements of one table and operation. Wide
@@ -170,11 +173,11 @@ func (s *Session) mayMiss(relation *decoder.Relation, err error) bool {
 func (s *Session) forget(t *table) {
 	delete(s.tables, t.relation.ID)
 	if t.insert != nil {
-		s.pipe.Deallocate(t.insert.name)
+		s.drop(t.insert)
 	}
 	for _, list := range [][]*prepared{t.updates, t.deletes} {
 		for _, p := range list {
-			s.pipe.Deallocate(p.name)
+			s.drop(p)
 		}
 	}
 }
@@ -223,7 +226,11 @@ func (s *Session) updateOrDelete(t *table, op operation, search, newer decoder.T
 	if s.suspected() {
 		return s.exactChange(t, op, search, newer)
 	}
+	policy, watched := s.watched(t, op)
 	s.shape = appendShape(s.shape[:0], t.bound, search, newer)
+	if watched {
+		s.shape = append(s.shape, 'l')
+	}
 	list := &t.updates
 	if op == opDelete {
 		list = &t.deletes
@@ -231,17 +238,48 @@ func (s *Session) updateOrDelete(t *table, op operation, search, newer decoder.T
 	p := find(*list, s.shape)
 	if p == nil {
 		if len(*list) == shapesPerTable {
-			s.pipe.Deallocate((*list)[0].name)
+			s.drop((*list)[0])
 			*list = append((*list)[:0], (*list)[1:]...)
 		}
-		if op == opDelete {
-			p = s.prepareStatement(t, op, deleteStatement(t.bound, s.ours, search), s.shape)
-		} else {
-			p = s.prepareStatement(t, op, updateStatement(t.bound, s.ours, search, newer), s.shape)
-		}
+		p = s.prepareChange(t, op, policy, watched, search, newer)
 		*list = append(*list, p)
 	}
+	if !watched {
+		return s.execute(t, op, p, search, newer)
+	}
+	if err := s.look(t, p.look, search, newer); err != nil {
+		return err
+	}
+	if policy == conflict.LastUpdateWins {
+		return s.execute(t, op, p, search, newer, []byte(timestamp(s.current.Time)))
+	}
 	return s.execute(t, op, p, search, newer)
+}
+
+// prepareChange prepares an UPDATE or DELETE of the current shape and, where the
+// table is watched, the look that precedes it.
+func (s *Session) prepareChange(t *table, op operation, policy conflict.Policy, watched bool, search, newer decoder.Tuple) *prepared {
+	also := s.ours
+	if watched {
+		also = s.condition(policy)
+	}
+	change := deleteStatement(t.bound, also, search)
+	if op == opUpdate {
+		change = updateStatement(t.bound, also, search, newer)
+	}
+	p := s.prepareStatement(t, op, change, s.shape)
+	if watched {
+		p.look = s.prepareStatement(t, opLook, s.lookStatement(t, op, policy, search, newer), nil)
+	}
+	return p
+}
+
+// drop makes the server forget a statement.
+func (s *Session) drop(p *prepared) {
+	s.pipe.Deallocate(p.name)
+	if p.look != nil {
+		s.pipe.Deallocate(p.look.name)
+	}
 }
 
 // searchable rejects a tuple that lacks a value of the key.
@@ -273,9 +311,10 @@ func (s *Session) prepareStatement(t *table, op operation, statement statement, 
 	return p
 }
 
-// execute sends one change through its statement. The tuples are the change's own
-// memory: they are copied into the connection's buffer before it returns.
-func (s *Session) execute(t *table, op operation, p *prepared, search, newer decoder.Tuple) error {
+// execute sends one change through its statement; extra are the parameters behind
+// those of the change. The tuples are the change's own memory: they are copied into
+// the connection's buffer before it returns.
+func (s *Session) execute(t *table, op operation, p *prepared, search, newer decoder.Tuple, extra ...[]byte) error {
 	s.values, s.formats = s.values[:0], s.formats[:0]
 	for _, parameter := range p.parameters {
 		tuple := newer
@@ -292,6 +331,10 @@ func (s *Session) execute(t *table, op operation, p *prepared, search, newer dec
 		}
 		s.values = append(s.values, value.Data)
 		s.formats = append(s.formats, format)
+	}
+	for _, value := range extra {
+		s.values = append(s.values, value)
+		s.formats = append(s.formats, 0)
 	}
 	return verdict(s.pipe.Exec(s.token(op, t), p.name, s.values, s.formats))
 }

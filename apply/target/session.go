@@ -20,7 +20,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -112,9 +111,9 @@ type Session struct {
 
 	// origin is the name of the acquired origin.
 	origin string
-	// ours is an SQL condition on a row: that no other origin, and nobody on the
-	// target, wrote it last. It is empty where commit timestamps are not tracked.
-	ours string
+	// ours is a condition on a row: that no other origin, and nobody on the target,
+	// wrote it last. It is nil where commit timestamps are not tracked.
+	ours condition
 	// own holds the numbers of the subscription's origins, as text.
 	own []string
 	// tables by the publisher's relation ID.
@@ -141,6 +140,12 @@ type Session struct {
 	announced []*txn.Transaction
 	// outcome of the group in work; what is not committed yet counts in it too.
 	outcome Outcome
+	// records are the conflicts that were recorded in it and are not logged yet.
+	records []record
+	// looks is for how many more changes of a relation, by the publisher's ID, to look
+	// who wrote the row; kept says that the last look decided for the local row.
+	looks map[uint32]int
+	kept  bool
 
 	// Scratch buffers of the row path.
 	values  [][]byte
@@ -272,9 +277,8 @@ func (s *Session) AcquireOrigin(name string, own []uint32, floor lsn.LSN) (lsn.L
 		return 0, err
 	}
 	if string(rows[0][0]) == "on" {
-		// NULL is a row from before the tracking, or of this very transaction.
-		s.ours = "coalesce((pg_catalog.pg_xact_commit_timestamp_origin(xmin)).roident = ANY ('{" +
-			strings.Join(s.own, ",") + "}'::pg_catalog.oid[]), true)"
+		ours := s.oursSQL()
+		s.ours = func(b *builder) { b.WriteString(" AND " + ours) }
 	}
 	return origin.Resume(s, name, s.options.Subscription, floor)
 }

@@ -107,7 +107,6 @@ func object(relation *decoder.Relation, tuple decoder.Tuple, parameters []pgpipe
 	if len(tuple) == 0 {
 		return "NULL", parameters
 	}
-	const textType = 25 // pg_type.dat
 	var names, values []string
 	for i, value := range tuple {
 		if value.Kind == decoder.Unchanged {

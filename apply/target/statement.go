@@ -13,9 +13,13 @@ import (
 
 // Types of parameters that are not a column's (pg_type.dat).
 const (
-	oidType   = 26
-	tidType   = 27
-	jsonbType = 3802
+	int8Type        = 20
+	textType        = 25
+	oidType         = 26
+	tidType         = 27
+	timestamptzType = 1184
+	lsnType         = 3220
+	jsonbType       = 3802
 )
 
 // statement is the SQL text of one shape of change and says which values of the
@@ -24,7 +28,8 @@ type statement struct {
 	sql   string
 	types []uint32
 	// parameters in order: a column of the new tuple or, with search set, of the
-	// tuple that rows are searched by.
+	// tuple that rows are searched by. Behind them come those that are given with
+	// each execution.
 	parameters []parameter
 }
 
@@ -73,10 +78,12 @@ func (s shape) equal(other shape) bool { return bytes.Equal(s, other) }
 type builder struct {
 	strings.Builder
 	table *catalog.Table
-	// ours is a condition that the row must meet, or empty; see Session.ours.
-	ours string
 	statement
 }
+
+// condition adds to a WHERE clause what the row must meet besides being the one
+// that is searched; nil is nothing.
+type condition func(*builder)
 
 func (b *builder) parameter(search bool, column int) {
 	b.parameters = append(b.parameters, parameter{search, column})
@@ -84,7 +91,42 @@ func (b *builder) parameter(search bool, column int) {
 	// length of its own (character means one character) or none at all.
 	b.types = append(b.types, b.table.Columns[column].TypeOID)
 	b.WriteByte('$')
-	b.WriteString(strconv.Itoa(len(b.parameters)))
+	b.WriteString(strconv.Itoa(len(b.types)))
+}
+
+// extra adds a parameter that is no value of the change and returns its name. No
+// value of the change may follow.
+func (b *builder) extra(typeOID uint32) string {
+	b.types = append(b.types, typeOID)
+	return "$" + strconv.Itoa(len(b.types))
+}
+
+// object writes an expression for the JSON object of the values that were sent, as
+// text, whichever form they come in.
+func (b *builder) object(search bool, tuple decoder.Tuple) {
+	if tuple == nil {
+		b.WriteString("NULL::pg_catalog.jsonb")
+		return
+	}
+	var names []string
+	b.WriteString("pg_catalog.jsonb_object(ARRAY[")
+	for i, value := range tuple {
+		if value.Kind != decoder.Unchanged {
+			names = append(names, literal(b.table.Columns[i].Name))
+		}
+	}
+	b.WriteString(strings.Join(names, ", ") + "]::pg_catalog.text[], ARRAY[")
+	count := 0
+	for i, value := range tuple {
+		if value.Kind == decoder.Unchanged {
+			continue
+		}
+		b.WriteString(separator(count, "", ", "))
+		b.parameter(search, i)
+		b.WriteString("::pg_catalog.text")
+		count++
+	}
+	b.WriteString("]::pg_catalog.text[])")
 }
 
 func (b *builder) build() statement {
@@ -132,10 +174,10 @@ func separator(i int, first, later string) string {
 
 // updateStatement sets every column that was sent, also those whose value did not
 // change: triggers on UPDATE OF a column fire for it as they do natively.
-func updateStatement(table *catalog.Table, ours string, search, newer decoder.Tuple) statement {
-	b := builder{table: table, ours: ours}
+func updateStatement(table *catalog.Table, also condition, search, newer decoder.Tuple) statement {
+	b := builder{table: table}
 	b.update(search, newer)
-	b.where(search)
+	b.where(search, also)
 	return b.build()
 }
 
@@ -171,16 +213,16 @@ func keepsIdentity(table *catalog.Table, search, newer decoder.Tuple, i int) boo
 	return search[i].Kind == newer[i].Kind && bytes.Equal(search[i].Data, newer[i].Data)
 }
 
-func deleteStatement(table *catalog.Table, ours string, search decoder.Tuple) statement {
-	b := builder{table: table, ours: ours}
+func deleteStatement(table *catalog.Table, also condition, search decoder.Tuple) statement {
+	b := builder{table: table}
 	b.WriteString("DELETE FROM " + reference(table))
-	b.where(search)
+	b.where(search, also)
 	return b.build()
 }
 
 // where adds the condition that names the row. By key it is the key's own
 // equality. By row it is one row out of those that are equal in every column.
-func (b *builder) where(search decoder.Tuple) {
+func (b *builder) where(search decoder.Tuple, also condition) {
 	b.WriteString(" WHERE ")
 	switch {
 	case b.table.Search == catalog.ByKey:
@@ -190,8 +232,8 @@ func (b *builder) where(search decoder.Tuple) {
 	default:
 		b.oneOf("ctid", "ctid", search)
 	}
-	if b.ours != "" {
-		b.WriteString(" AND " + b.ours)
+	if also != nil {
+		also(b)
 	}
 }
 
@@ -251,7 +293,5 @@ func deleteFoundStatement(table *catalog.Table) statement {
 }
 
 func (b *builder) whereFound() {
-	first := len(b.parameters) + 1
-	b.types = append(b.types, oidType, tidType)
-	b.WriteString(" WHERE tableoid = $" + strconv.Itoa(first) + " AND ctid = $" + strconv.Itoa(first+1))
+	b.WriteString(" WHERE tableoid = " + b.extra(oidType) + " AND ctid = " + b.extra(tidType))
 }

@@ -41,24 +41,24 @@ func TestStatements(t *testing.T) {
 	require.Equal(t, []uint32{23, 25, 114}, insert.types)
 	require.Equal(t, `INSERT INTO "s""x"."t" DEFAULT VALUES`, insertStatement(&catalog.Table{Schema: `s"x`, Name: "t"}).sql)
 
-	update := updateStatement(table, "", newer, newer)
+	update := updateStatement(table, nil, newer, newer)
 	require.Equal(t, `UPDATE ONLY "s""x"."t" SET "a""b" = $1, "j" = $2 WHERE "id" OPERATOR(pg_catalog.=) $3`, update.sql,
 		"an identity column that is always generated keeps its value without being named")
 	require.Equal(t, []parameter{{false, 1}, {false, 2}, {true, 0}}, update.parameters)
 	old := tuple("tnn")
 	old[0].Data = []byte("other")
 	require.Equal(t, `UPDATE ONLY "s""x"."t" SET "id" = $1, "a""b" = $2 WHERE "id" OPERATOR(pg_catalog.=) $3`,
-		updateStatement(table, "", old, tuple("ttu")).sql)
-	require.Equal(t, `DELETE FROM ONLY "s""x"."t" WHERE "id" OPERATOR(pg_catalog.=) $1`, deleteStatement(table, "", tuple("tnn")).sql)
+		updateStatement(table, nil, old, tuple("ttu")).sql)
+	require.Equal(t, `DELETE FROM ONLY "s""x"."t" WHERE "id" OPERATOR(pg_catalog.=) $1`, deleteStatement(table, nil, tuple("tnn")).sql)
 	unchanged := tuple("tuu")
-	require.Equal(t, `UPDATE ONLY "s""x"."t" SET "id" = "id" WHERE "id" OPERATOR(pg_catalog.=) $1`, updateStatement(table, "", unchanged, unchanged).sql)
+	require.Equal(t, `UPDATE ONLY "s""x"."t" SET "id" = "id" WHERE "id" OPERATOR(pg_catalog.=) $1`, updateStatement(table, nil, unchanged, unchanged).sql)
 
 	table.Search = catalog.ByRow
 	require.Equal(t, `DELETE FROM ONLY "s""x"."t" WHERE ctid = (SELECT ctid FROM ONLY "s""x"."t" WHERE "id" OPERATOR(pg_catalog.=) $1 AND "a""b" IS NULL `+
-		`AND pg_catalog.record_image_eq(ROW("j"), ROW($2)) LIMIT 1 FOR UPDATE)`, deleteStatement(table, "", tuple("tnt")).sql)
+		`AND pg_catalog.record_image_eq(ROW("j"), ROW($2)) LIMIT 1 FOR UPDATE)`, deleteStatement(table, nil, tuple("tnt")).sql)
 	table.Partitioned = true
 	require.Equal(t, `DELETE FROM "s""x"."t" WHERE (tableoid, ctid) = (SELECT tableoid, ctid FROM "s""x"."t" WHERE "id" OPERATOR(pg_catalog.=) $1 AND "a""b" IS NULL `+
-		`AND "j" IS NULL LIMIT 1 FOR UPDATE) AND ours`, deleteStatement(table, "ours", tuple("tnn")).sql)
+		`AND "j" IS NULL LIMIT 1 FOR UPDATE) AND ours`, deleteStatement(table, func(b *builder) { b.WriteString(" AND ours") }, tuple("tnn")).sql)
 	require.Equal(t, `DELETE FROM "s""x"."t" WHERE tableoid = $1 AND ctid = $2`, deleteFoundStatement(table).sql)
 	found := updateFoundStatement(table, tuple("tnn"), tuple("utt"))
 	require.Equal(t, `UPDATE "s""x"."t" SET "a""b" = $1, "j" = $2 WHERE tableoid = $3 AND ctid = $4`, found.sql)

@@ -12,6 +12,7 @@
 package pgpipe
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +30,8 @@ type Result[T any] struct {
 	Token T
 	// Tag is the command tag, such as "UPDATE 1".
 	Tag pgconn.CommandTag
+	// Rows are the rows that it returned, in text form.
+	Rows [][][]byte
 }
 
 // request is something that was sent and whose outcome was not read yet.
@@ -130,8 +133,9 @@ func (p *Pipe[T]) Next() (Result[T], bool, error) {
 		}
 		switch outcome := outcome.(type) {
 		case *pgconn.ResultReader:
+			rows := readRows(outcome)
 			tag, err := outcome.Close()
-			return Result[T]{Token: r.token, Tag: tag}, true, err
+			return Result[T]{Token: r.token, Tag: tag, Rows: rows}, true, err
 		case *pgconn.PipelineSync:
 			p.syncs--
 		case nil:
@@ -139,6 +143,18 @@ func (p *Pipe[T]) Next() (Result[T], bool, error) {
 		}
 	}
 	return Result[T]{}, false, nil
+}
+
+// readRows copies the rows of a result; it allocates nothing where there are none.
+func readRows(reader *pgconn.ResultReader) (rows [][][]byte) {
+	for reader.NextRow() {
+		row := make([][]byte, len(reader.Values()))
+		for i, value := range reader.Values() {
+			row[i] = bytes.Clone(value)
+		}
+		rows = append(rows, row)
+	}
+	return rows
 }
 
 // Parameter is one value of a Run.
