@@ -50,7 +50,7 @@ type attempt struct {
 
 func (a *attempt) run(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
-		a.refuseTarget, a.connectPublisher, a.refuseSource, a.refuseSlot, a.lock, a.enabled,
+		a.refuseTarget, a.enabled, a.connectPublisher, a.refuseSource, a.refuseSlot, a.lock, a.enabled,
 		a.openSession, a.settleSlot, a.joinTables, a.warnOfSideEffects,
 	} {
 		if err := step(ctx); err != nil {
@@ -186,8 +186,16 @@ func (a *attempt) wait(ctx context.Context, try func() (string, error)) error {
 	}
 }
 
-// enabled waits while the subscription is paused.
+// enabled waits while the subscription is paused. That needs the lock, so at first it
+// comes after what a start refuses, and later before the publisher is asked for anything.
 func (a *attempt) enabled(ctx context.Context) error {
+	if !a.control.locked {
+		return nil
+	}
+	select {
+	case <-a.control.news:
+	default:
+	}
 	said := false
 	for {
 		subscription, err := a.control.store.Subscription(ctx)
@@ -205,7 +213,7 @@ func (a *attempt) enabled(ctx context.Context) error {
 			a.engine.phase(state.Paused, "")
 			said = true
 		}
-		if !sleep(ctx, waitPause) {
+		if _, slept := doze(ctx, a.engine.poll, a.control.news); !slept {
 			return ctx.Err()
 		}
 	}
@@ -355,21 +363,22 @@ func (a *attempt) supervise(ctx context.Context, s *stream.Stream) error {
 	if err == nil {
 		a.log.Info("stopped streaming", zap.Stringer("applied", s.Progress().Applied), zap.Stringer("acknowledged", s.Progress().Acknowledged))
 	}
-	if err == nil && ctx.Err() == nil {
-		if news := context.Cause(running); errors.Is(news, errNews) {
-			return news
-		}
+	if ctx.Err() == nil && errors.Is(context.Cause(running), errNews) {
+		return errNews // if something has failed as well, it will again
 	}
 	return err
 }
 
-// watchPause is how often the state is read for what a person wants.
-const watchPause = time.Second
+// pollPause is how often the state is read for what a person wants.
+const pollPause = time.Second
 
 // watch returns errNews once the state says something else than at the start. An
 // error of the control session is for its heartbeat to notice.
 func (a *attempt) watch(ctx context.Context) error {
-	for sleep(ctx, watchPause) {
+	for {
+		if _, slept := doze(ctx, a.engine.poll, a.control.news); !slept {
+			return nil
+		}
 		subscription, err := a.control.store.Subscription(ctx)
 		if err != nil || subscription == nil {
 			continue
@@ -378,7 +387,6 @@ func (a *attempt) watch(ctx context.Context) error {
 			return errNews
 		}
 	}
-	return nil
 }
 
 // streamError classifies what ended a stream.

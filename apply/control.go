@@ -23,12 +23,15 @@ type control struct {
 	// store is nil until the state may be touched.
 	store  *state.Store
 	locked bool
+	// news holds a token when somebody has told the subscription something since the
+	// last one was taken. Whoever takes it reads the state anew.
+	news chan struct{}
 
 	// ctx ends when the session is lost, and with it the lock: whatever runs
 	// under the lock runs under ctx.
 	ctx    context.Context //nolint:containedctx // it is the life of the session
 	cancel context.CancelCauseFunc
-	beats  sync.WaitGroup
+	tasks  sync.WaitGroup
 }
 
 // connectControl opens the session.
@@ -37,7 +40,7 @@ func (e *Engine) connectControl(ctx context.Context) (*control, error) {
 	if err != nil {
 		return nil, TargetError(err)
 	}
-	c := &control{engine: e, conn: conn}
+	c := &control{engine: e, conn: conn, news: make(chan struct{}, 1)}
 	c.ctx, c.cancel = context.WithCancelCause(ctx)
 	if c.target, err = state.ReadTarget(ctx, conn); err != nil {
 		c.close()
@@ -67,8 +70,25 @@ func (c *control) reign() error {
 	if err := c.store.StartRunner(c.ctx, runner); err != nil {
 		return TargetError(err)
 	}
-	c.beats.Go(c.beat)
+	if err := c.store.Listen(c.ctx); err != nil {
+		return TargetError(err)
+	}
+	c.tasks.Go(c.beat)
+	c.tasks.Go(c.listen)
 	return nil
+}
+
+// listen passes on that there is news, until the session is closed or lost.
+func (c *control) listen() {
+	err := c.store.Notified(c.ctx, func() {
+		select {
+		case c.news <- struct{}{}:
+		default:
+		}
+	})
+	if err != nil {
+		c.cancel(TargetError(err))
+	}
 }
 
 // prunePause is how often old conflicts are deleted.
@@ -144,7 +164,7 @@ const closeTime = time.Second
 // orderly end.
 func (c *control) leave(trouble *Error) {
 	c.cancel(context.Canceled)
-	c.beats.Wait()
+	c.tasks.Wait()
 	if c.locked {
 		// Not a context, after whose end pgx would wait for a silent server once more.
 		_ = c.conn.PgConn().Conn().SetDeadline(time.Now().Add(closeTime))
@@ -163,10 +183,10 @@ func (c *control) note(err error) {
 	}
 }
 
-// close ends the session and waits for its goroutine.
+// close ends the session and waits for its goroutines.
 func (c *control) close() {
 	c.cancel(context.Canceled)
-	c.beats.Wait()
+	c.tasks.Wait()
 	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
 	defer cancel()
 	_ = c.conn.Close(ctx) // what it held ends with it either way

@@ -30,6 +30,9 @@ type Engine struct {
 	options Options
 	log     *zap.Logger
 	backoff backoff
+	// poll is how often the state is read for what a person wants, in case nobody
+	// has notified us.
+	poll time.Duration
 	// streamed is set once a stream has run: from then on only a lost slot ends
 	// the engine, since whatever else is wrong was right before.
 	streamed bool
@@ -55,7 +58,10 @@ func New(options Options) (*Engine, error) {
 	if options.Log == nil {
 		options.Log = zap.NewNop()
 	}
-	e := &Engine{options: options, log: options.Log}
+	e := &Engine{
+		options: options, log: options.Log,
+		backoff: backoff{first: firstPause, longest: longestPause}, poll: pollPause,
+	}
 	e.mu.status = state.Status{
 		Subscription: options.Name,
 		Phase:        state.Starting,
@@ -106,16 +112,21 @@ func (e *Engine) Run(ctx context.Context) error {
 }
 
 // rest waits before the next try, and reports false when ctx ended first. A person
-// who has just written into the subscription's row, as `pgapply resume` does, does
-// not want to wait.
+// who has told the subscription something since the last one began, or has just
+// written into its row, does not want to wait.
 func (e *Engine) rest(ctx context.Context, pause time.Duration) bool {
+	var news chan struct{}
+	if e.control != nil {
+		news = e.control.news
+	}
 	until := time.Now().Add(pause)
 	before := e.touched(ctx)
 	for left := pause; left > 0; left = time.Until(until) {
-		if !sleep(ctx, min(left, watchPause)) {
+		woken, slept := doze(ctx, min(left, e.poll), news)
+		if !slept {
 			return false
 		}
-		if !e.touched(ctx).Equal(before) {
+		if woken || !e.touched(ctx).Equal(before) {
 			break
 		}
 	}

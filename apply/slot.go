@@ -43,6 +43,9 @@ func (a *attempt) settleSlot(ctx context.Context) error {
 // refuseSlot looks at the slot of a subscription that nothing is known of before
 // anything is created for it.
 func (a *attempt) refuseSlot(ctx context.Context) error {
+	if a.control.store != nil {
+		return nil // an earlier attempt has looked
+	}
 	if _, err := state.OpenExisting(ctx, a.control.conn, a.options.Name); !errors.Is(err, state.ErrNoSchema) {
 		return nil // settleSlot sees the state, or openState says what is wrong with it
 	}

@@ -10,8 +10,8 @@ import (
 )
 
 // Channel is notified, with the subscription's name as the payload, when somebody
-// has written what its runner is to do. Nobody has to listen: a runner also reads
-// its row again every second.
+// has written what its runner is to do, which [Store.Notified] hears. A runner also
+// reads its row again every second.
 const Channel = "pgapply"
 
 // Pause makes the runner stop at the next transaction's end, and keeps the next

@@ -15,7 +15,7 @@ import (
 // A role that may not see the positions of origins gets the same answer from a
 // function that flushes up to that commit first.
 func (s *Store) LocalFlush(ctx context.Context, origin string) (local, flushed lsn.LSN, err error) {
-	s.mu.Lock()
+	s.lock()
 	defer s.mu.Unlock()
 	var localText, flushedText string
 	err = s.mu.conn.QueryRow(ctx, `

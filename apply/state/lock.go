@@ -65,7 +65,7 @@ func (h Holder) String() string {
 // nil when this session holds it now, else who does. The lock ends with
 // [Store.Unlock] or with the session.
 func (s *Store) TryLock(ctx context.Context) (*Holder, error) {
-	s.mu.Lock()
+	s.lock()
 	defer s.mu.Unlock()
 	if s.mu.locked {
 		return nil, nil
@@ -95,7 +95,7 @@ func (s *Store) TryLock(ctx context.Context) (*Holder, error) {
 
 // Unlock gives the runner lock back, if this session holds it.
 func (s *Store) Unlock(ctx context.Context) error {
-	s.mu.Lock()
+	s.lock()
 	defer s.mu.Unlock()
 	return s.unlock(ctx)
 }
@@ -131,7 +131,7 @@ func (s *Store) confirmSchema(ctx context.Context) error {
 // LockHolder returns the session that holds the runner lock, or nil. It does
 // not touch the lock.
 func (s *Store) LockHolder(ctx context.Context) (*Holder, error) {
-	s.mu.Lock()
+	s.lock()
 	defer s.mu.Unlock()
 	holders, err := s.holders(ctx, s.RunnerLock())
 	if err != nil || len(holders) == 0 {
@@ -161,7 +161,7 @@ func (s *Store) RaiseEpoch(ctx context.Context) (int64, error) {
 // that no session of an earlier runner holds the writer lock. It returns nothing
 // when that is so, else the sessions that still live; the caller tries again.
 func (s *Store) TryFence(ctx context.Context) ([]Holder, error) {
-	s.mu.Lock()
+	s.lock()
 	defer s.mu.Unlock()
 	key := s.WriterLock()
 	for {

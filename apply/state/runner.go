@@ -40,7 +40,7 @@ func (s *Store) StartRunner(ctx context.Context, runner Runner) error {
 		return err
 	}
 	runner.StartedAt = startedAt[0]
-	s.mu.Lock()
+	s.lock()
 	defer s.mu.Unlock()
 	s.mu.runner = &runner
 	return nil
@@ -73,7 +73,7 @@ func (s *Store) EndRunner(ctx context.Context) error {
 
 // ownRow runs a statement on the row of this process: $2 to $4 name it.
 func (s *Store) ownRow(ctx context.Context, doing, sql string, arguments ...any) error {
-	s.mu.Lock()
+	s.lock()
 	own := s.mu.runner
 	s.mu.Unlock()
 	if own == nil {

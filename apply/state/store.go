@@ -16,6 +16,9 @@ type Store struct {
 	// schema is the OID of schema pgapply, part of the advisory locks' keys.
 	schema uint32
 
+	// listener has the session while nobody wants it.
+	listener listener
+
 	mu struct {
 		sync.Mutex
 		// conn belongs to whoever opened the store and closes after it.
@@ -61,6 +64,7 @@ func OpenExisting(ctx context.Context, conn *pgx.Conn, name string) (*Store, err
 func newStore(conn *pgx.Conn, name string) *Store {
 	s := &Store{name: name}
 	s.mu.conn = conn
+	s.listener.alone.L = &s.listener
 	return s
 }
 
@@ -82,7 +86,7 @@ func (s *Store) Name() string { return s.name }
 // exec runs one statement about this subscription, whose name is $1, and
 // returns how many rows it touched.
 func (s *Store) exec(ctx context.Context, doing, sql string, arguments ...any) (int64, error) {
-	s.mu.Lock()
+	s.lock()
 	defer s.mu.Unlock()
 	tag, err := s.mu.conn.Exec(ctx, sql, append([]any{s.name}, arguments...)...)
 	if err != nil {
@@ -102,7 +106,7 @@ func (s *Store) execOne(ctx context.Context, doing, sql string, arguments ...any
 
 // rows runs a query about this subscription, whose name is $1, and scans each row.
 func rows[T any](ctx context.Context, s *Store, doing string, scan pgx.RowToFunc[T], sql string, arguments ...any) ([]T, error) {
-	s.mu.Lock()
+	s.lock()
 	defer s.mu.Unlock()
 	result, err := s.mu.conn.Query(ctx, sql, append([]any{s.name}, arguments...)...)
 	if err != nil {
@@ -117,7 +121,7 @@ func rows[T any](ctx context.Context, s *Store, doing string, scan pgx.RowToFunc
 
 // transaction runs work in one transaction, during which the store belongs to it.
 func (s *Store) transaction(ctx context.Context, doing string, work func(tx pgx.Tx) error) error {
-	s.mu.Lock()
+	s.lock()
 	defer s.mu.Unlock()
 	if err := pgx.BeginFunc(ctx, s.mu.conn, work); err != nil {
 		return s.failed(ctx, doing, err)
