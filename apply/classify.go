@@ -71,7 +71,7 @@ func SourceError(err error) *Error {
 	}
 	switch source.ClassOf(err) {
 	case source.Authentication:
-		return &Error{Class: Source, Err: err}
+		return &Error{Class: Source, Err: err, Hint: loginRemedy(err)}
 	case source.Configuration:
 		if _, said := errors.AsType[*pgconn.PgError](err); said {
 			return &Error{Class: Source, Err: err}
@@ -99,6 +99,18 @@ func SourceError(err error) *Error {
 		}
 	}
 	return &Error{Class: Source, Err: err}
+}
+
+// loginRemedy says what helps when the publisher refuses a login.
+func loginRemedy(err error) string {
+	refusal, ok := errors.AsType[*pgconn.PgError](err)
+	switch {
+	case ok && refusal.Code == "28P01":
+		return "check user and password of --source, or the password file"
+	case ok && refusal.Code == "42501":
+		return "as an administrator of the publisher: ALTER ROLE ... REPLICATION, and GRANT CONNECT ON DATABASE ... TO the role"
+	}
+	return "check user and password of --source, that the role has LOGIN and REPLICATION, and that the publisher's pg_hba.conf lets it into the database: an entry for replication does not"
 }
 
 // TargetError classifies what a connection to the target says outside of a

@@ -13,6 +13,7 @@ package apply
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"sync"
 	"time"
@@ -91,8 +92,8 @@ func (e *Engine) Run(ctx context.Context) error {
 			continue
 		}
 		trouble := classify(err)
-		e.failed(trouble)
 		e.recordConflict(ctx, trouble)
+		e.failed(trouble)
 		if !e.retries(trouble) {
 			e.leave(trouble)
 			return trouble
@@ -177,8 +178,9 @@ func (e *Engine) leave(trouble *Error) {
 	}
 }
 
-// recordConflict keeps what a failed transaction met on the target. The session that
-// applied has rolled back everything of its own.
+// recordConflict keeps what a failed transaction met on the target, and adds to the
+// hint where to look it up. The session that applied has rolled back everything of its
+// own.
 func (e *Engine) recordConflict(ctx context.Context, trouble *Error) {
 	failed, ok := errors.AsType[*target.TransactionError](trouble)
 	if !ok || failed.Conflict == nil || e.control == nil || !e.control.locked {
@@ -188,6 +190,9 @@ func (e *Engine) recordConflict(ctx context.Context, trouble *Error) {
 	id, fresh, err := e.control.store.RecordConflict(ctx, *met)
 	if err != nil {
 		e.log.Warn("record the conflict", zap.Error(err))
+	}
+	if id != 0 {
+		trouble.Hint = fmt.Sprintf("see `pgapply conflicts show %d`, then %s", id, trouble.Hint)
 	}
 	if !fresh {
 		return // the transaction was tried again

@@ -2,7 +2,6 @@ package target
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -104,9 +103,9 @@ func (s *Session) remoteStamp() conflict.Stamp {
 
 // resolveMissing handles a row to change that is not there.
 func (s *Session) resolveMissing(t *table, op operation, search, newer decoder.Tuple) error {
-	found := conflict.UpdateMissing
+	found, verb := conflict.UpdateMissing, "update"
 	if op == opDelete {
-		found = conflict.DeleteMissing
+		found, verb = conflict.DeleteMissing, "delete"
 	}
 	c, err := s.newConflict(t, found, search, newer, nil)
 	if err != nil {
@@ -124,7 +123,7 @@ func (s *Session) resolveMissing(t *table, op operation, search, newer decoder.T
 		}
 	}
 	if c.Resolution == conflict.Failed {
-		return s.fails(t, op, c, errors.New("the row to change does not exist on the target"))
+		return s.fails(t, op, c, fmt.Errorf("the row to %s does not exist on the target", verb))
 	}
 	return s.record(c)
 }
@@ -343,6 +342,9 @@ func (s *Session) fails(t *table, op operation, c *conflict.Conflict, err error)
 	c.Resolution = conflict.Failed
 	failed := transactionError(s.current, op.message(), t.relation, err)
 	failed.Conflict = c
+	if _, ours := catalog.AsMismatch(err); !ours {
+		failed.Hint = conflictRemedy(c.Type, c.FinishLSN)
+	}
 	return failed
 }
 

@@ -76,25 +76,43 @@ func transactionError(t *txn.Transaction, operation decoder.Type, relation *deco
 		failed.Relation = relation.Namespace + "." + relation.Name
 	}
 	if _, ok := errors.AsType[*MessageError](err); ok {
-		failed.Hint = fmt.Sprintf("mend what the handler of messages complains about, or leave the transaction out with `pgapply skip --lsn %s`", t.EndLSN)
+		failed.Hint = "mend what the handler of messages complains about, or " + leaveOut(t.EndLSN)
 		return failed
 	}
 	if mismatch, ok := catalog.AsMismatch(err); ok {
 		failed.Hint = mismatch.Hint
 	}
 	if refusal, ok := errors.AsType[*pgconn.PgError](err); ok {
-		failed.Hint = remedy(refusal)
+		failed.Hint = remedy(refusal, t.EndLSN)
 	}
 	return failed
 }
 
-// remedy says what helps against the errors that operators meet most.
-func remedy(refusal *pgconn.PgError) string {
+// leaveOut is the last resort.
+func leaveOut(position lsn.LSN) string {
+	return fmt.Sprintf("leave the transaction out with `pgapply skip --lsn %s`", position)
+}
+
+// conflictRemedy says what a person can do about a conflict that no policy resolves.
+func conflictRemedy(met conflict.Type, position lsn.LSN) string {
+	var mend string
+	switch met {
+	case conflict.InsertExists, conflict.UpdateExists, conflict.MultipleUnique:
+		mend = "remove or change the row on the target that holds the key, "
+	case conflict.UpdateMissing, conflict.DeleteMissing:
+		mend = "put the row on the target, "
+	}
+	return fmt.Sprintf("%sstart with another policy (--on-conflict %s=...), or %s", mend, met, leaveOut(position))
+}
+
+// remedy says what helps against the errors that operators meet most. What follows on
+// it, a new try or a new start, is not for here to say.
+func remedy(refusal *pgconn.PgError, position lsn.LSN) string {
 	switch refusal.Code {
 	case "23505":
-		return "remove or change the row on the target that holds the key; the transaction is tried again"
-	case "23502", "23514", "23P01":
-		return "change the row or the constraint on the target; the transaction is tried again"
+		return "remove or change the row on the target that holds the key, or " + leaveOut(position)
+	case "23502", "23503", "23514", "23P01":
+		return "change the constraint on the target, or the rows there that it is about, or " + leaveOut(position)
 	case "42501":
 		return "grant the apply role INSERT, UPDATE, DELETE, TRUNCATE and SELECT on the table"
 	case "0A000":
@@ -108,7 +126,7 @@ func remedy(refusal *pgconn.PgError) string {
 		return "raise the limit that the target's message names"
 	}
 	if strings.HasPrefix(refusal.Code, "22") {
-		return "give the target's column a type that takes the value; or leave the transaction out with `pgapply skip --lsn` and the position above"
+		return "give the target's column a type that takes the value, or " + leaveOut(position)
 	}
 	return refusal.Hint
 }

@@ -117,7 +117,7 @@ func TestRefusedConnections(t *testing.T) {
 	}{
 		"wrong password":   {at("locked", "wrong", "postgres"), Authentication, `"locked"`},
 		"pg_hba rejects":   {at("rejected", "x", "postgres"), Authentication, "pg_hba.conf"},
-		"no REPLICATION":   {at("plain", "x", "postgres"), Authentication, "REPLICATION"},
+		"no REPLICATION":   {at("plain", "x", "postgres"), Authentication, `"plain"`},
 		"no such database": {at("postgres", "x", "nowhere"), Configuration, `no database "nowhere"`},
 		"no TLS":           {strings.Replace(at("postgres", "x", "postgres"), "disable", "require", 1), Configuration, "sslmode"},
 		"nobody listens":   {fmt.Sprintf("host=127.0.0.1 port=%d user=postgres", deadPort(t)), Transient, "127.0.0.1"},

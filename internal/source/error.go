@@ -71,8 +71,7 @@ type AuthenticationError struct {
 }
 
 func (e *AuthenticationError) Error() string {
-	return fmt.Sprintf("the publisher refuses user %q for database %q: check the password and pg_hba.conf, and that the role has REPLICATION and LOGIN: %s",
-		e.User, e.Database, e.Err)
+	return fmt.Sprintf("the publisher refuses user %q for database %q: %s", e.User, e.Database, e.Err)
 }
 
 // Unwrap returns the cause.
