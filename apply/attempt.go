@@ -233,6 +233,7 @@ func (a *attempt) openSession(ctx context.Context) error {
 		SynchronousCommit: a.options.SynchronousCommit,
 		Binary:            a.options.Binary,
 		Subscription:      a.options.Name,
+		DatabaseOID:       a.control.target.DatabaseOID,
 		Policies:          a.options.OnConflict,
 		LogRows:           a.options.LogRows,
 		SkipMissingTables: a.options.MissingTable == "skip",
@@ -408,7 +409,7 @@ func (a *attempt) startStream(ctx context.Context) (*source.Stream, error) {
 		feed, err = a.publisher.StartStream(ctx, source.StreamOptions{
 			Slot: a.options.SlotName(), Start: a.known, Publications: a.options.Publications,
 			Streaming: a.options.streaming(), Binary: a.options.Binary, Origin: a.options.Origin,
-			Messages: a.options.wantsMessages(),
+			Messages: a.options.wantsMessages(), TwoPhase: a.options.TwoPhase,
 		})
 		if busy, ok := errors.AsType[*source.SlotBusyError](err); ok {
 			return busy.Error(), nil

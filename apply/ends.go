@@ -117,9 +117,6 @@ func (e *Ends) usable(slot *source.Slot) error {
 	case slot.Database != e.Publisher.Database:
 		return refused("connect --source to that database, or name another slot with --slot",
 			"slot %q belongs to database %q of the publisher, not to %q", slot.Name, slot.Database, e.Publisher.Database)
-	case slot.TwoPhase:
-		return refused("name another slot with --slot: a two-phase slot sends prepared transactions, which cannot be applied yet",
-			"slot %q is a two-phase slot", slot.Name)
 	}
 	if reason := slot.Lost(); reason != "" {
 		return lost("slot %q cannot be used any more: %s", slot.Name, reason)

@@ -44,6 +44,10 @@ type Options struct {
 	Binary bool
 	// Origin is "any", or "none" for changes that have no replication origin.
 	Origin string
+	// TwoPhase has prepared transactions sent at PREPARE, and prepared here (15 and
+	// later). Without it they come with their COMMIT PREPARED, as any other, unless the
+	// slot is a two-phase one already: it remains one.
+	TwoPhase bool
 	// Failover makes the slot one that standbys of the publisher keep (17 and later).
 	Failover bool
 

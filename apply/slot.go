@@ -114,7 +114,7 @@ func (a *attempt) begin(ctx context.Context, slot *source.Slot, ours bool) error
 	}
 	a.log.Info("create the slot; this waits for the transactions that run on the publisher now", zap.String("slot", a.options.SlotName()))
 	created, err := a.publisher.CreateSlot(ctx, source.SlotOptions{
-		Name: a.options.SlotName(), Failover: a.options.Failover && a.publisher.Version() >= 17_00_00, Snapshot: source.SnapshotNothing,
+		Name: a.options.SlotName(), TwoPhase: a.options.TwoPhase, Failover: a.options.Failover && a.publisher.Version() >= 17_00_00, Snapshot: source.SnapshotNothing,
 	})
 	if err != nil {
 		return SourceError(err)
@@ -206,7 +206,7 @@ func (a *attempt) takeOver(ctx context.Context, subscription *state.Subscription
 func (a *attempt) settings() map[string]any {
 	return map[string]any{
 		"streaming": a.options.Streaming, "binary": a.options.Binary, "origin": a.options.Origin,
-		"failover": a.options.Failover, "synchronous_commit": a.options.SynchronousCommit,
+		"two_phase": a.options.TwoPhase, "failover": a.options.Failover, "synchronous_commit": a.options.SynchronousCommit,
 		"on_error": a.options.OnError, "max_group_transactions": a.options.MaxGroup.Transactions,
 	}
 }

@@ -99,7 +99,7 @@ func Acquire(session Session, name string) error {
 func Resume(session Session, name, subscription string, floor lsn.LSN) (lsn.LSN, error) {
 	rows, err := session.Query(`
 		SELECT coalesce(pg_catalog.pg_replication_origin_progress($1, true), '0/0'),
-		       (SELECT pg_catalog.max(position) FROM pgapply.progress WHERE subscription = $2)`, name, subscription)
+		       (SELECT pg_catalog.max(position) FROM pgapply.progress WHERE subscription = $2 AND gid IS NULL)`, name, subscription)
 	if err != nil {
 		return 0, fmt.Errorf("read the progress of replication origin %q: %w", name, err)
 	}
@@ -149,7 +149,15 @@ func Drop(session Session, name string) error {
 // the position and stamps the commit with it. The stamp is a variable of the session,
 // not of the transaction: after any failed transaction Reset must run before the next
 // write, or that write's commit would carry the failed one's position (invariant I4).
+//
+// RecordPrepared is Record for a transaction that is about to be prepared, and takes its
+// name as well: the row shows itself when that is committed. It says nothing of where to
+// resume. ForgetPrepared, for subscription and name, removes it.
 const (
+	RecordPreparedSQL = `INSERT INTO pgapply.progress (subscription, position, gid) VALUES ($3, $1::pg_catalog.pg_lsn, $4)
+		RETURNING pg_catalog.pg_replication_origin_xact_setup($1::pg_catalog.pg_lsn, $2::pg_catalog.timestamptz)`
+	ForgetPreparedSQL = `DELETE FROM pgapply.progress WHERE subscription = $1 AND gid = $2`
+
 	RecordSQL = `INSERT INTO pgapply.progress (subscription, position) VALUES ($3, $1::pg_catalog.pg_lsn)
 		RETURNING pg_catalog.pg_replication_origin_xact_setup($1::pg_catalog.pg_lsn, $2::pg_catalog.timestamptz)`
 	ResetSQL = `SELECT pg_catalog.pg_replication_origin_xact_reset()`

@@ -51,7 +51,7 @@ func (s *Store) ForgetOrigin(ctx context.Context, name string) error {
 // that committed on the target. It is 0 when none did.
 func (s *Store) Progress(ctx context.Context) (lsn.LSN, error) {
 	progress, err := rows(ctx, s, "read the progress", pgx.RowTo[string],
-		`SELECT coalesce(pg_catalog.max(position), '0/0')::text FROM pgapply.progress WHERE subscription = $1`)
+		`SELECT coalesce(pg_catalog.max(position), '0/0')::text FROM pgapply.progress WHERE subscription = $1 AND gid IS NULL`)
 	if err != nil {
 		return 0, err
 	}
@@ -61,8 +61,8 @@ func (s *Store) Progress(ctx context.Context) (lsn.LSN, error) {
 // PruneProgress deletes the rows of table progress that a later one has made
 // useless. It may run while transactions add to them.
 func (s *Store) PruneProgress(ctx context.Context) error {
-	_, err := s.exec(ctx, "prune the progress", `DELETE FROM pgapply.progress WHERE subscription = $1
-		AND position < (SELECT pg_catalog.max(position) FROM pgapply.progress WHERE subscription = $1)`)
+	_, err := s.exec(ctx, "prune the progress", `DELETE FROM pgapply.progress WHERE subscription = $1 AND gid IS NULL
+		AND position < (SELECT pg_catalog.max(position) FROM pgapply.progress WHERE subscription = $1 AND gid IS NULL)`)
 	return err
 }
 

@@ -14,7 +14,7 @@ import (
 // There are no foreign keys: roles that apply changes often run with
 // session_replication_role=replica by default, which turns them off.
 func migrations() []string {
-	return []string{version1, version2}
+	return []string{version1, version2, version3}
 }
 
 // Version is the version of the schema that this program reads and writes.
@@ -134,6 +134,13 @@ CREATE TABLE pgapply.progress (
 	position     pg_lsn NOT NULL
 );
 CREATE UNIQUE INDEX message_arrives_once ON pgapply.message (subscription, remote_lsn) WHERE NOT transactional;
+`
+
+// version3: a prepared transaction leaves its row in table progress under its own
+// name. It shows itself once the transaction is committed, and says nothing of how far
+// the subscription is.
+const version3 = `
+ALTER TABLE pgapply.progress ADD COLUMN gid text;
 `
 
 // migrationLock serialises those who create, migrate or drop the schema. The

@@ -298,9 +298,9 @@ func (s *Stream) read(ctx context.Context) error {
 			if e.transaction == nil {
 				continue
 			}
-			if e.transaction.EndLSN <= s.options.Resume {
-				// The publisher repeats itself. What is prepared is told apart by
-				// its name, not by position.
+			if t := e.transaction; t.Kind != txn.Prepare && t.EndLSN <= s.options.Resume {
+				// The publisher repeats itself. What is prepared may be from long ago
+				// and is told apart by its name.
 				e.transaction.Release()
 				continue
 			}

@@ -108,6 +108,9 @@ func conflictRemedy(met conflict.Type, position lsn.LSN) string {
 // remedy says what helps against the errors that operators meet most. What follows on
 // it, a new try or a new start, is not for here to say.
 func remedy(refusal *pgconn.PgError, position lsn.LSN) string {
+	if strings.Contains(refusal.Hint, "max_prepared_transactions") {
+		return "raise max_prepared_transactions on the target, which must allow for all that the publisher has prepared at a time, and restart it"
+	}
 	switch refusal.Code {
 	case "23505":
 		return "remove or change the row on the target that holds the key, or " + leaveOut(position)

@@ -56,6 +56,7 @@ const (
 	opTruncate
 	opPin
 	opCommit
+	opPrepare
 )
 
 func (o operation) message() decoder.Type {
@@ -68,6 +69,8 @@ func (o operation) message() decoder.Type {
 		return decoder.TypeDelete
 	case opTruncate:
 		return decoder.TypeTruncate
+	case opPrepare:
+		return decoder.TypePrepare
 	}
 	return decoder.TypeCommit
 }
@@ -95,8 +98,11 @@ const patience = 8
 // of no use and only the origin knows what was committed, or a *TransactionError
 // of the first transaction that cannot be applied: those before it are committed.
 func (s *Session) Apply(group []*txn.Transaction) (Outcome, error) {
+	if kind := group[0].Kind; kind == txn.CommitPrepared || kind == txn.RollbackPrepared {
+		return s.decide(group[0])
+	}
 	s.outcome, s.exact, s.suspects = Outcome{}, false, nil
-	err := s.together(group)
+	err := s.whole(group)
 	if err == nil {
 		return s.outcome, nil
 	}
@@ -116,6 +122,14 @@ func (s *Session) Apply(group []*txn.Transaction) (Outcome, error) {
 	return s.outcome, nil
 }
 
+// whole applies the group and ends it as its only or its last transaction says.
+func (s *Session) whole(group []*txn.Transaction) error {
+	if group[0].Kind == txn.Prepare {
+		return s.prepareOnce(group[0], s.together)
+	}
+	return s.together(group)
+}
+
 // alone applies one transaction exactly: as long as a try finds changes whose
 // outcome was not the expected one, it is rolled back and tried again with a closer
 // look at those.
@@ -123,7 +137,7 @@ func (s *Session) alone(one []*txn.Transaction) error {
 	before := s.outcome
 	for try := 1; ; try++ {
 		s.outcome = before.clone()
-		err := s.together(one)
+		err := s.whole(one)
 		if err == nil {
 			return nil
 		}
@@ -175,8 +189,12 @@ func (s *Session) together(group []*txn.Transaction) error {
 	begun := false
 	for _, t := range group {
 		s.current, s.ordinal = t, 0
-		if t.Kind != txn.Commit {
-			return transactionError(t, decoder.TypePrepare, nil, fmt.Errorf("two-phase transactions are not there yet (%v)", t.Kind))
+		// What is prepared is so without any change too: its COMMIT PREPARED will come.
+		if !begun && t.Kind == txn.Prepare {
+			if err := s.open(); err != nil {
+				return err
+			}
+			begun = true
 		}
 		changes := t.Changes()
 		for ; ; s.ordinal++ {
@@ -188,19 +206,21 @@ func (s *Session) together(group []*txn.Transaction) error {
 				return transactionError(t, decoder.TypeCommit, nil, err)
 			}
 			if !begun {
-				if err := s.control(opOther, beginStatement); err != nil {
+				if err := s.open(); err != nil {
 					return err
 				}
 				begun = true
-				s.begun++
 			}
 			if err := s.change(change); err != nil {
 				return err
 			}
 		}
 	}
+	last := group[len(group)-1]
+	if last.Kind == txn.Prepare {
+		return s.endPrepared(last)
+	}
 	if begun {
-		last := group[len(group)-1]
 		if err := s.commit(last); err != nil {
 			return err
 		}
@@ -210,22 +230,17 @@ func (s *Session) together(group []*txn.Transaction) error {
 	return nil
 }
 
+// open begins a target transaction.
+func (s *Session) open() error {
+	s.begun++
+	return s.control(opOther, beginStatement)
+}
+
 // commit sends the origin's position and COMMIT, once every outcome was read and is
 // as it should be: a statement that changed no row, or too many, is no error to the
 // server.
 func (s *Session) commit(last *txn.Transaction) error {
-	if err := s.drain(0); err != nil {
-		return err
-	}
-	if s.doubt {
-		return errNotSure
-	}
-	// What a deferred trigger refuses comes out here, before the position is set: the
-	// server would move the origin forward with a transaction that fails after that.
-	if err := s.control(opOther, checkStatement); err != nil {
-		return err
-	}
-	if err := s.deliver(); err != nil {
+	if err := s.settle(); err != nil {
 		return err
 	}
 	if err := s.control(opOther, recordStatement, last.EndLSN.String(), timestamp(last.Time), s.options.Subscription); err != nil {
@@ -239,6 +254,29 @@ func (s *Session) commit(last *txn.Transaction) error {
 	}
 	s.logConflicts()
 	return nil
+}
+
+// settle reads what became of every change, and comes before a position is set.
+func (s *Session) settle() error {
+	if err := s.drain(0); err != nil {
+		return err
+	}
+	if s.doubt {
+		return errNotSure
+	}
+	// What a deferred trigger refuses comes out here, before the position is set: the
+	// server would move the origin forward with a transaction that fails after that.
+	if err := s.control(opOther, checkStatement); err != nil {
+		return err
+	}
+	return s.deliver()
+}
+
+// utility sends a command that is not prepared ahead.
+func (s *Session) utility(op operation, sql string) error {
+	token := s.token(op, nil)
+	s.pipe.Prepare(token, "", sql, nil)
+	return verdict(s.pipe.Exec(token, "", nil, nil))
 }
 
 func (s *Session) control(op operation, statement string, parameters ...string) error {
@@ -270,10 +308,10 @@ func (s *Session) drain(limit int) error {
 			}
 		case opTruncate:
 			s.outcome.Truncates++
-		case opCommit:
-			// A failed block answers COMMIT without an error.
-			if tag := result.Tag.String(); tag != "COMMIT" {
-				return s.rejected(token, fmt.Errorf("the target answered COMMIT with %s", tag))
+		case opCommit, opPrepare:
+			// A failed block answers either without an error.
+			if tag := result.Tag.String(); tag != "COMMIT" && tag != "PREPARE TRANSACTION" {
+				return s.rejected(token, fmt.Errorf("the target answered %s with %s", token.op.message(), tag))
 			}
 		}
 	}

@@ -49,6 +49,8 @@ type Options struct {
 	Binary bool
 	// Subscription names it in what is recorded.
 	Subscription string
+	// DatabaseOID is the target database's.
+	DatabaseOID uint32
 	// Policies decide conflicts.
 	Policies conflict.Policies
 	// Node and PublisherNode are the system identifiers of the two servers.
@@ -193,6 +195,9 @@ const (
 	resetStatement    = "reset"
 	pinStatement      = "pin"
 	messageStatement  = "message"
+	// For prepared transactions.
+	recordPreparedStatement = "record_prepared"
+	forgetStatement         = "forget"
 )
 
 func (s *Session) prepare() error {
@@ -263,6 +268,8 @@ func (s *Session) AcquireOrigin(name string, own []uint32, floor lsn.LSN) (lsn.L
 	}
 	// Only now is it sure that the state is there.
 	s.pipe.Prepare(token{}, recordStatement, origin.RecordSQL, nil)
+	s.pipe.Prepare(token{}, recordPreparedStatement, origin.RecordPreparedSQL, nil)
+	s.pipe.Prepare(token{}, forgetStatement, origin.ForgetPreparedSQL, nil)
 	s.pipe.Prepare(token{}, messageStatement, messageSQL, nil)
 	if err := s.finish(); err != nil {
 		return 0, fmt.Errorf("prepare the session on the target: %w", err)
