@@ -55,7 +55,7 @@ func (s *Session) laterSQL(written, committed string) string {
 // policy, and counts one.
 func (s *Session) watched(t *table, op operation) (conflict.Policy, bool) {
 	left := s.looks[t.relation.ID]
-	if left == 0 {
+	if left == 0 || s.running.open { // out of turn there is no commit to record a conflict of
 		return "", false
 	}
 	policy := s.options.Policies.For(t.bound.Schema, t.bound.Name, foreignType(op))

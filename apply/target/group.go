@@ -191,7 +191,7 @@ func (s *Session) together(group []*txn.Transaction) error {
 		s.current, s.ordinal = t, 0
 		// What is prepared is so without any change too: its COMMIT PREPARED will come.
 		if !begun && t.Kind == txn.Prepare {
-			if err := s.open(); err != nil {
+			if err := s.beginTransaction(); err != nil {
 				return err
 			}
 			begun = true
@@ -206,7 +206,7 @@ func (s *Session) together(group []*txn.Transaction) error {
 				return transactionError(t, decoder.TypeCommit, nil, err)
 			}
 			if !begun {
-				if err := s.open(); err != nil {
+				if err := s.beginTransaction(); err != nil {
 					return err
 				}
 				begun = true
@@ -230,8 +230,8 @@ func (s *Session) together(group []*txn.Transaction) error {
 	return nil
 }
 
-// open begins a target transaction.
-func (s *Session) open() error {
+// beginTransaction begins a target transaction.
+func (s *Session) beginTransaction() error {
 	s.begun++
 	return s.control(opOther, beginStatement)
 }

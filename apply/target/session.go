@@ -148,6 +148,8 @@ type Session struct {
 	// who wrote the row; kept says that the last look decided for the local row.
 	looks map[uint32]int
 	kept  bool
+	// running is the transaction that is applied while it arrives, if one is.
+	running running
 
 	// Scratch buffers of the row path.
 	values  [][]byte

@@ -9,6 +9,7 @@ import (
 	"pgapply/decoder"
 	"pgapply/decoder/txn"
 	"pgapply/internal/lsn"
+	"pgapply/internal/pgpipe"
 )
 
 // Prepared transactions of the publisher are prepared transactions here, under a name
@@ -94,6 +95,20 @@ func (s *Session) prepareOnce(t *txn.Transaction, contents func([]*txn.Transacti
 		}
 	}
 	return s.position(t, "")
+}
+
+// unprepared fails where the target has the transaction, whose changes were applied, from
+// an earlier time.
+func (s *Session) unprepared(t *txn.Transaction) error {
+	if err := s.drain(0); err != nil {
+		return err
+	}
+	rows, err := s.ask(`SELECT FROM pg_catalog.pg_prepared_xacts WHERE gid = $1 UNION ALL SELECT FROM pgapply.progress WHERE gid = $1`,
+		[]pgpipe.Parameter{{Value: []byte(s.preparedName(t.XID, t.EndLSN))}})
+	if err == nil && len(rows) > 0 {
+		return errOutOfTurn
+	}
+	return err
 }
 
 // endPrepared ends the target transaction in work as a prepared one.
