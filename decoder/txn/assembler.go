@@ -14,6 +14,9 @@ type Options struct {
 	// Spool creates a file for a transaction that has to leave memory. Without
 	// it all stay in memory, whatever the budget.
 	Spool func() (SpoolFile, error)
+	// Streams, unless nil, is told of streamed transactions while they arrive, so
+	// that they can be followed.
+	Streams Streams
 	// Message, unless nil, is called by Add for each logical message that belongs
 	// to no transaction. The message is valid during the call.
 	Message func(*decoder.LogicalMessage) error
@@ -26,6 +29,7 @@ type Assembler struct {
 	budget  *Budget
 	spool   func() (SpoolFile, error)
 	message func(*decoder.LogicalMessage) error
+	follow  Streams
 	decoder decoder.Decoder
 	catalog catalog
 
@@ -33,6 +37,8 @@ type Assembler struct {
 	current *assembly            // what arrives now; nil when the state is idle
 	plain   assembly             // the ordinary transaction, when current
 	streams map[uint32]*assembly // streamed transactions by their top-level id
+
+	completed uint64 // transactions that were complete
 
 	broken        error // returned by every Add from then on
 	openStreams   atomic.Int64
@@ -45,6 +51,7 @@ func NewAssembler(options Options) *Assembler {
 		budget:  options.Budget,
 		spool:   options.Spool,
 		message: options.Message,
+		follow:  options.Streams,
 		catalog: newCatalog(),
 		streams: map[uint32]*assembly{},
 	}
@@ -87,6 +94,9 @@ func (a *Assembler) Add(frame []byte) (*Transaction, error) {
 	}
 	return transaction, nil
 }
+
+// Completed is how many transactions Add has returned: the Sequence of the last.
+func (a *Assembler) Completed() uint64 { return a.completed }
 
 // Close drops all transactions that are not complete and removes their files.
 // Transactions that Add has returned are not touched.

@@ -74,11 +74,24 @@ func (o *assembly) unmark(subxid uint32) (mark, bool) {
 	return first, true
 }
 
+// cut goes back to a mark and returns the memory that is free now. After an error
+// it has gone back less far.
+func (o *assembly) cut(begin mark, b *Budget) (freed int64, err error) {
+	o.open.lock()
+	defer o.open.unlock()
+	freed, err = o.tape.cut(begin.size, begin.records, b)
+	o.open.cutDown()
+	if err == nil {
+		o.relations.cut(begin.relations)
+	}
+	return freed, err
+}
+
 // needs is about what the transaction takes beside the memory of its tape, in
 // bytes.
 func (o *assembly) needs() int64 {
 	const transaction, entry, mark = 640, 8, 80
-	size := transaction + entry*int64(cap(o.relations.relations)) + mark*int64(cap(o.marks))
+	size := transaction + entry*int64(cap(o.relations.relations)) + mark*int64(cap(o.marks)) + o.open.needs()
 	if o.overlay != nil {
 		size += o.overlay.size
 	}

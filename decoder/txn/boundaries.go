@@ -36,7 +36,15 @@ func (a *Assembler) beginPrepare(m *decoder.BeginPrepare) error {
 	return nil
 }
 
+// prepare ends the transaction to be prepared. Some servers send it alone, for a
+// transaction without content.
 func (a *Assembler) prepare(m *decoder.Prepare) (*Transaction, error) {
+	if a.state == idle {
+		return a.decide(m, &Transaction{
+			Kind: Prepare, XID: m.XID, GID: m.GID,
+			FinalLSN: m.PrepareLSN, EndLSN: m.EndLSN, Time: m.PrepareTime,
+		})
+	}
 	if err := a.require(inPrepare, m); err != nil {
 		return nil, err
 	}
@@ -82,23 +90,42 @@ func (a *Assembler) streamStart(m *decoder.StreamStart) error {
 				return err
 			}
 		}
-		stream = &assembly{
-			Transaction: &Transaction{XID: m.XID, Streamed: true},
-			overlay:     &overlay{},
-		}
-		a.admit(stream)
-		a.streams[m.XID] = stream
-		a.openStreams.Store(int64(len(a.streams)))
+		stream = a.openStream(m.XID)
 	}
 	a.state, a.current = inStream, stream
+	if stream.open != nil {
+		stream.open.begin(a.completed)
+		a.account(stream)
+		if m.First {
+			a.follow.Opened(stream.open)
+		}
+	}
 	return nil
+}
+
+func (a *Assembler) openStream(xid uint32) *assembly {
+	stream := &assembly{
+		Transaction: &Transaction{XID: xid, Streamed: true},
+		overlay:     &overlay{},
+	}
+	if a.follow != nil {
+		stream.open = newOpen(stream.Transaction)
+	}
+	a.admit(stream)
+	a.streams[xid] = stream
+	a.openStreams.Store(int64(len(a.streams)))
+	return stream
 }
 
 func (a *Assembler) streamStop(m *decoder.StreamStop) error {
 	if err := a.require(inStream, m); err != nil {
 		return err
 	}
+	stream := a.current
 	a.state, a.current = idle, nil
+	if stream.open != nil {
+		a.follow.Arrived(stream.open)
+	}
 	return nil
 }
 
@@ -109,7 +136,7 @@ func (a *Assembler) streamCommit(m *decoder.StreamCommit) (*Transaction, error) 
 	}
 	stream.Kind = Commit
 	stream.FinalLSN, stream.EndLSN, stream.Time = m.CommitLSN, m.EndLSN, m.CommitTime
-	return a.complete(stream), nil
+	return a.completeStream(stream), nil
 }
 
 func (a *Assembler) streamPrepare(m *decoder.StreamPrepare) (*Transaction, error) {
@@ -119,7 +146,15 @@ func (a *Assembler) streamPrepare(m *decoder.StreamPrepare) (*Transaction, error
 	}
 	stream.Kind, stream.GID = Prepare, m.GID
 	stream.FinalLSN, stream.EndLSN, stream.Time = m.PrepareLSN, m.EndLSN, m.PrepareTime
-	return a.complete(stream), nil
+	return a.completeStream(stream), nil
+}
+
+func (a *Assembler) completeStream(stream *assembly) *Transaction {
+	t := a.complete(stream)
+	if t.open != nil {
+		a.follow.Ended(t.open, false)
+	}
+	return t
 }
 
 // endStream removes a streamed transaction from the open ones and makes its

@@ -57,9 +57,8 @@ func (a *Assembler) truncate(m *decoder.Truncate, frame []byte) error {
 		if relation == nil {
 			return a.unknownTable(m, id)
 		}
-		a.current.relations.add(relation)
+		a.refer(relation)
 	}
-	a.account(a.current)
 	return a.store(m.XID, first, frame)
 }
 
@@ -132,12 +131,22 @@ func (a *Assembler) table(m decoder.Message, xid, id uint32) (uint32, *decoder.R
 	if relation == nil {
 		return 0, nil, a.unknownTable(m, id)
 	}
-	index, added := o.relations.index(relation)
-	if added {
-		a.account(o)
+	index, found := o.relations.find(relation)
+	if !found {
+		index = a.refer(relation)
 	}
 	o.last.relation, o.last.index, o.last.version = id, index, a.catalog.version
 	return index, relation, nil
+}
+
+// refer adds a description to those that the current transaction refers to.
+func (a *Assembler) refer(relation *decoder.Relation) uint32 {
+	o := a.current
+	o.open.lock()
+	index := o.relations.add(relation)
+	o.open.unlock()
+	a.account(o)
+	return index
 }
 
 func (a *Assembler) unknownTable(m decoder.Message, id uint32) error {

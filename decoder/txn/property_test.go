@@ -83,7 +83,7 @@ func observe(t *Transaction) *expected {
 			e.changes = append(e.changes, err.Error())
 			return e
 		}
-		e.changes = append(e.changes, showChange(t, change))
+		e.changes = append(e.changes, showChange(t.XID, change))
 	}
 	if _, err := changes.Next(); !errors.Is(err, io.EOF) {
 		e.changes = append(e.changes, fmt.Sprintf("%v instead of the end", err))

@@ -44,7 +44,7 @@ type Reader struct {
 func (r *Reader) Next() (Change, error) {
 	t := r.transaction
 	if t.released.Load() {
-		return Change{}, fmt.Errorf("read transaction %d: it is released", t.XID)
+		return Change{}, fmt.Errorf("read transaction %d: %w", t.XID, errReleased)
 	}
 	if r.left == 0 {
 		return Change{}, io.EOF
@@ -53,21 +53,37 @@ func (r *Reader) Next() (Change, error) {
 	if err != nil {
 		return Change{}, fmt.Errorf("read transaction %d: %w", t.XID, err)
 	}
-	first := binary.BigEndian.Uint32(stored[4:])
-	change := Change{SubXID: binary.BigEndian.Uint32(stored[8:])}
-	change.Message, err = r.decoder.Decode(stored[recordHeader:])
+	change, err := readRecord(stored, r.decoder, t.relations.relations)
 	if err != nil {
 		return Change{}, fmt.Errorf("read transaction %d: %w", t.XID, err)
 	}
 	r.left--
-	switch m := change.Message.(type) {
+	return change, nil
+}
+
+// readRecord decodes the change that a record holds, which refers to those
+// relations. It is valid until the decoder's next Decode.
+func readRecord(stored []byte, d *decoder.Decoder, relations []*decoder.Relation) (Change, error) {
+	message, err := d.Decode(stored[recordHeader:])
+	if err != nil {
+		return Change{}, err
+	}
+	first := binary.BigEndian.Uint32(stored[4:])
+	change := Change{SubXID: binary.BigEndian.Uint32(stored[8:]), Message: message}
+	switch m := message.(type) {
 	case *decoder.LogicalMessage:
 	case *decoder.Truncate:
-		change.Relations = t.relations.relations[first : int(first)+len(m.RelationIDs)]
+		change.Relations = relations[first : int(first)+len(m.RelationIDs)]
 	default:
-		change.Relation = t.relations.relations[first]
+		change.Relation = relations[first]
 	}
 	return change, nil
+}
+
+var errReleased = errors.New("it is released")
+
+func errBeyondEnd(size int64) error {
+	return fmt.Errorf("a record of %d bytes reaches beyond its end", size)
 }
 
 // rewind makes the first change the next one.
@@ -121,7 +137,7 @@ func (r *Reader) fill(size int64) error {
 		r.chunk++
 	}
 	if int64(len(r.rest)) < size {
-		return fmt.Errorf("a record of %d bytes reaches beyond its end", size)
+		return errBeyondEnd(size)
 	}
 	return nil
 }
@@ -132,21 +148,17 @@ func (r *Reader) readAhead(size int64) error {
 	t := r.transaction
 	left := t.tape.stored - r.offset
 	if size > int64(len(r.rest))+left {
-		return fmt.Errorf("a record of %d bytes reaches beyond its end", size)
+		return errBeyondEnd(size)
 	}
 	if r.buffer == nil || r.buffer.capacity() < size {
 		r.replaceBuffer(max(size, min(largestChunk, left)))
 	}
 	kept := copy(r.buffer.data[:cap(r.buffer.data)], r.rest)
 	data := r.buffer.data[:min(int64(cap(r.buffer.data)), int64(kept)+left)]
-	n, err := t.tape.file.ReadAt(data[kept:], r.offset)
-	if n < len(data)-kept {
-		if errors.Is(err, io.EOF) {
-			err = io.ErrUnexpectedEOF
-		}
+	if err := t.tape.readFile(data[kept:], r.offset); err != nil {
 		return err
 	}
-	r.offset += int64(n)
+	r.offset += int64(len(data) - kept)
 	r.rest = data
 	return nil
 }

@@ -1,6 +1,10 @@
 package txn
 
-import "pgapply/decoder"
+import (
+	"slices"
+
+	"pgapply/decoder"
+)
 
 // catalog holds what the publisher has said about its tables and types on this
 // connection. The publisher describes a table before its first change and again
@@ -135,7 +139,8 @@ func (o *overlay) cut(length int) {
 }
 
 // relationTable lists the descriptions that the records of one transaction
-// refer to by index.
+// refer to by index. What relations has shown never changes in place, so that
+// followers may keep it.
 type relationTable struct {
 	relations []*decoder.Relation
 	few       [4]*decoder.Relation
@@ -146,18 +151,14 @@ type relationTable struct {
 // longTable is the length from which on a table has positions.
 const longTable = 16
 
-// index returns the place of a description, which it adds when it is new.
-func (t *relationTable) index(relation *decoder.Relation) (index uint32, added bool) {
-	if t.positions == nil {
-		for i, known := range t.relations {
-			if known == relation {
-				return uint32(i), false
-			}
-		}
-	} else if i, found := t.positions[relation]; found {
-		return i, false
+// find returns the place of a description.
+func (t *relationTable) find(relation *decoder.Relation) (index uint32, found bool) {
+	if t.positions != nil {
+		index, found = t.positions[relation]
+		return index, found
 	}
-	return t.add(relation), true
+	i := slices.Index(t.relations, relation)
+	return uint32(max(i, 0)), i >= 0
 }
 
 // add appends a description whether or not the table has it.
@@ -192,6 +193,5 @@ func (t *relationTable) cut(length int) {
 			delete(t.positions, relation)
 		}
 	}
-	clear(t.relations[length:])
-	t.relations = t.relations[:length]
+	t.relations = slices.Clip(t.relations[:length])
 }

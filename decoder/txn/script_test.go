@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,9 +20,16 @@ import (
 // TestScripts plays the part of a publisher by the scripts in testdata/scripts. Their
 // commands:
 //
-//	new [limit=BYTES] [spool]   start a connection; without limit the budget is 1 MiB
+//	new [limit=BYTES] [spool] [streams]
+//	                            start a connection; without limit the budget is 1 MiB.
+//	                            With streams, add prints what Streams are told
 //	add [keep]                  one message a line; prints each transaction that is
 //	                            complete, and releases it unless keep
+//	follow XID                  start to follow the newest stream with that id
+//	next XID [limit=N] [steps=N]
+//	                            print what a follower comes to, no more than N steps;
+//	                            without limit as if all that is complete were applied
+//	unfollow XID
 //	replay                      print the kept transactions again
 //	release                     release them
 //	stats                       counters
@@ -47,6 +55,10 @@ type script struct {
 	assembler *Assembler
 	kept      []*Transaction
 	xid       uint32 // of the stream block
+
+	told      strings.Builder // what Streams were told
+	opened    map[string]*Open
+	followers map[string]*Follower
 }
 
 func (s *script) run(t *testing.T, d *datadriven.TestData) string {
@@ -55,15 +67,33 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		s.close()
 		limit := int64(1 << 20)
 		d.MaybeScanArgs(t, "limit", &limit)
-		*s = script{t: t, budget: NewBudget(limit), spool: &memorySpool{}}
+		*s = script{
+			t: t, budget: NewBudget(limit), spool: &memorySpool{},
+			opened: map[string]*Open{}, followers: map[string]*Follower{},
+		}
 		options := Options{Budget: s.budget}
 		if d.HasArg("spool") {
 			options.Spool = s.spool.create
+		}
+		if d.HasArg("streams") {
+			options.Streams = s
 		}
 		s.assembler = NewAssembler(options)
 		return ""
 	case "add":
 		return s.add(strings.Split(strings.TrimSpace(d.Input), "\n"), d.HasArg("keep"))
+	case "follow":
+		s.followers[d.CmdArgs[0].Key] = s.opened[d.CmdArgs[0].Key].Follow()
+		return ""
+	case "unfollow":
+		s.followers[d.CmdArgs[0].Key].Close()
+		s.followers[d.CmdArgs[0].Key].Close() // does nothing
+		return ""
+	case "next":
+		limit, steps := s.assembler.Completed(), math.MaxInt
+		d.MaybeScanArgs(t, "limit", &limit)
+		d.MaybeScanArgs(t, "steps", &steps)
+		return s.next(s.followers[d.CmdArgs[0].Key], limit, steps)
 	case "replay":
 		out := &strings.Builder{}
 		for _, transaction := range s.kept {
@@ -81,7 +111,7 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		if err := s.assembler.Close(); err != nil {
 			return err.Error() + "\n"
 		}
-		return ""
+		return s.takeTold()
 	}
 	t.Fatalf("%s: unknown command %s", d.Pos, d.Cmd)
 	return ""
@@ -91,6 +121,7 @@ func (s *script) add(lines []string, keep bool) string {
 	out := &strings.Builder{}
 	for _, line := range lines {
 		transaction, err := s.assembler.Add(s.encode(line))
+		out.WriteString(s.takeTold())
 		if err != nil {
 			fmt.Fprintf(out, "%s\n  %v\n", line, err)
 			continue
@@ -108,6 +139,49 @@ func (s *script) add(lines []string, keep bool) string {
 	return out.String()
 }
 
+func (s *script) next(f *Follower, limit uint64, steps int) string {
+	out := &strings.Builder{}
+	for range steps {
+		step, found, err := f.Next(limit)
+		switch {
+		case errors.Is(err, io.EOF):
+			fmt.Fprintln(out, "the end")
+		case err != nil:
+			fmt.Fprintln(out, err)
+		case !found:
+			fmt.Fprintln(out, "no more for now")
+		case step.Undo:
+			fmt.Fprintf(out, "undo from %d\n", step.Position)
+			continue
+		default:
+			fmt.Fprintf(out, "%d: %s\n", step.Position, showChange(f.open.XID(), step.Change))
+			continue
+		}
+		break
+	}
+	return out.String()
+}
+
+func (s *script) Opened(o *Open) {
+	fmt.Fprintf(&s.told, "opened %d\n", o.XID())
+	s.opened[fmt.Sprint(o.XID())] = o
+}
+
+func (s *script) Arrived(o *Open) { fmt.Fprintf(&s.told, "arrived %d\n", o.XID()) }
+
+func (s *script) Ended(o *Open, rolledBack bool) {
+	if rolledBack {
+		fmt.Fprintf(&s.told, "rolled back %d\n", o.XID())
+	} else {
+		fmt.Fprintf(&s.told, "ended %d\n", o.XID())
+	}
+}
+
+func (s *script) takeTold() string {
+	defer s.told.Reset()
+	return s.told.String()
+}
+
 func (s *script) release() {
 	for _, transaction := range s.kept {
 		transaction.Release()
@@ -123,6 +197,9 @@ func (s *script) close() {
 	}
 	require.NoError(s.t, s.assembler.Close())
 	s.release()
+	for _, follower := range s.followers {
+		follower.Close()
+	}
 	require.Zero(s.t, s.budget.Used())
 	require.Zero(s.t, s.assembler.Stats().SpooledBytes)
 	require.Zero(s.t, s.spool.open())
@@ -290,13 +367,14 @@ func show(out io.Writer, t *Transaction) {
 			fmt.Fprintf(out, "  %v\n", err)
 			return
 		}
-		fmt.Fprintf(out, "  %s\n", showChange(t, change))
+		fmt.Fprintf(out, "  %s\n", showChange(t.XID, change))
 	}
 }
 
-func showChange(t *Transaction, c Change) string {
+// showChange prints a change of the transaction with that id.
+func showChange(xid uint32, c Change) string {
 	out := &strings.Builder{}
-	if c.SubXID != t.XID {
+	if c.SubXID != xid {
 		fmt.Fprintf(out, "[%d] ", c.SubXID)
 	}
 	fmt.Fprint(out, c.Message.Type())

@@ -18,8 +18,8 @@ const (
 
 // add is the state machine. What may come in which state:
 //
-//	idle           BEGIN, BEGIN PREPARE, STREAM START, STREAM COMMIT, STREAM PREPARE,
-//	               STREAM ABORT, COMMIT PREPARED, ROLLBACK PREPARED
+//	idle           BEGIN, BEGIN PREPARE, PREPARE, STREAM START, STREAM COMMIT,
+//	               STREAM PREPARE, STREAM ABORT, COMMIT PREPARED, ROLLBACK PREPARED
 //	inTransaction  contents, COMMIT
 //	inPrepare      contents, PREPARE
 //	inStream       contents, STREAM STOP

@@ -40,11 +40,20 @@ func (a *Assembler) store(xid, relation uint32, frame []byte) error {
 			return err
 		}
 		if !fits {
-			return spoolFault(a.current, tape.writeThrough(&change, a.budget))
+			return a.writeThrough(a.current, &change)
 		}
 	}
+	a.current.open.lock()
 	tape.append(&change)
+	a.current.open.unlock()
 	return nil
+}
+
+// writeThrough appends a record that there is no memory for.
+func (a *Assembler) writeThrough(o *assembly, change *record) error {
+	o.open.lock()
+	defer o.open.unlock()
+	return spoolFault(o, o.tape.writeThrough(change, a.budget))
 }
 
 // xidSize is what a stream block inserts into the frame of a change, after the
@@ -74,7 +83,9 @@ func (a *Assembler) makeRoom(o *assembly, size int) (bool, error) {
 			}
 			continue
 		}
+		o.open.lock()
 		o.tape.grow(capacity, &a.budget.recycler)
+		o.open.unlock()
 		return true, nil
 	}
 }
@@ -105,7 +116,9 @@ func (a *Assembler) spill(o *assembly) error {
 	if err := a.openFile(o); err != nil {
 		return err
 	}
+	o.open.lock()
 	freed, err := o.tape.flush(a.budget)
+	o.open.unlock()
 	a.budget.charge(-freed)
 	return spoolFault(o, err)
 }
@@ -118,7 +131,9 @@ func (a *Assembler) openFile(o *assembly) error {
 	if err != nil {
 		return spoolFault(o, err)
 	}
+	o.open.lock()
 	o.tape.file = file
+	o.open.unlock()
 	return nil
 }
 
@@ -135,12 +150,17 @@ func (a *Assembler) rollBack(stream *assembly, subxid uint32) error {
 	if !found {
 		return nil
 	}
-	stream.relations.cut(begin.relations)
+	freed, err := stream.cut(begin, a.budget)
+	a.budget.charge(-freed)
+	if err != nil {
+		return spoolFault(stream, err)
+	}
 	a.catalog.cut(stream.overlay, begin.overlay)
 	a.account(stream)
-	freed, err := stream.tape.cut(begin.size, begin.records, a.budget)
-	a.budget.charge(-freed)
-	return spoolFault(stream, err)
+	if stream.open != nil {
+		a.follow.Arrived(stream.open)
+	}
+	return nil
 }
 
 // complete turns an open transaction into a ready one.
@@ -155,7 +175,12 @@ func (a *Assembler) complete(o *assembly) *Transaction {
 	}
 	o.overlay, o.marks, o.markOf, o.relations.positions = nil, nil, nil, nil
 	a.account(o)
-	a.budget.complete(o.bookkeeping+tape.memory, tape.files())
+	a.completed++
+	o.Sequence = a.completed
+	o.open.lock()
+	a.budget.complete(o.bookkeeping+tape.memory+o.open.buffered(), tape.files())
+	o.open.end(ready)
+	o.open.unlock()
 	return o.Transaction
 }
 
@@ -168,8 +193,15 @@ func (a *Assembler) forget(stream *assembly) error {
 
 // drop frees an open transaction and removes its file.
 func (a *Assembler) drop(o *assembly) error {
+	o.open.lock()
 	freed := o.tape.free(&a.budget.recycler)
+	err := o.tape.closeFile(a.budget)
+	o.open.end(gone)
+	o.open.unlock()
 	a.budget.charge(-freed - o.bookkeeping)
 	o.bookkeeping = 0
-	return spoolFault(o, o.tape.closeFile(a.budget))
+	if o.open != nil {
+		a.follow.Ended(o.open, true)
+	}
+	return spoolFault(o, err)
 }

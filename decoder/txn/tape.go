@@ -2,7 +2,9 @@ package txn
 
 import (
 	"encoding/binary"
+	"errors"
 	"io"
+	"slices"
 
 	"pgapply/internal/invariant"
 )
@@ -55,7 +57,8 @@ func (r *record) head(to []byte) []byte {
 // in memory, so that moving records to the file changes nothing else.
 //
 // A tape does not account for its memory: its methods say by how much it
-// changes, and the owner tells the budget.
+// changes, and the owner tells the budget. After an error, too, what it says it
+// holds can be read.
 type tape struct {
 	size   int64 // bytes of all records
 	count  int   // records
@@ -109,10 +112,7 @@ func (t *tape) grow(capacity int64, r *recycler) {
 // writeThrough appends a record to the file. No chunk may be left.
 func (t *tape) writeThrough(r *record, b *Budget) error {
 	invariant.Check(len(t.chunks) == 0, "a record overtakes %d chunks", len(t.chunks))
-	if err := t.write(r.head(t.writes[:0]), b); err != nil {
-		return err
-	}
-	if err := t.write(r.body, b); err != nil {
+	if err := t.write(b, r.head(t.writes[:0]), r.body); err != nil {
 		return err
 	}
 	t.size = t.stored
@@ -121,20 +121,66 @@ func (t *tape) writeThrough(r *record, b *Budget) error {
 }
 
 // flush moves all chunks to the file, which must exist, and returns the memory
-// that is free now.
+// that is free now. What an error stops stays in memory.
 func (t *tape) flush(b *Budget) (freed int64, err error) {
+	moved := 0
 	for _, c := range t.chunks {
-		if err := t.write(c.data, b); err != nil {
-			return 0, err
+		if err = t.write(b, c.data); err != nil {
+			break
 		}
+		freed += c.capacity()
+		b.recycler.freeChunk(c)
+		moved++
 	}
-	return t.free(&b.recycler), nil
+	t.chunks = slices.Delete(t.chunks, 0, moved)
+	t.memory -= freed
+	return freed, err
 }
 
-func (t *tape) write(data []byte, b *Budget) error {
-	n, err := t.file.Write(data)
-	t.stored += int64(n)
-	b.spooled.Add(int64(n))
+// write appends records to the file, all of them or, for the reader, none: after
+// an error it holds more than what is stored, and must not be written any more.
+func (t *tape) write(b *Budget, parts ...[]byte) error {
+	size := int64(0)
+	for _, part := range parts {
+		if _, err := t.file.Write(part); err != nil {
+			return err
+		}
+		size += int64(len(part))
+	}
+	t.stored += size
+	b.spooled.Add(size)
+	return nil
+}
+
+// readAt copies what stands at a position on the tape, at least one byte unless
+// the piece is empty. It may copy less than fills the piece.
+func (t *tape) readAt(piece []byte, position int64) (int, error) {
+	if len(piece) == 0 {
+		return 0, nil
+	}
+	if position < t.stored {
+		piece = piece[:min(int64(len(piece)), t.stored-position)]
+		return len(piece), t.readFile(piece, position)
+	}
+	start := t.stored
+	for _, c := range t.chunks {
+		if offset := position - start; offset < int64(len(c.data)) {
+			return copy(piece, c.data[offset:]), nil
+		}
+		start += int64(len(c.data))
+	}
+	return 0, io.ErrUnexpectedEOF
+}
+
+// readFile fills the piece from the file.
+func (t *tape) readFile(piece []byte, offset int64) error {
+	n, err := t.file.ReadAt(piece, offset)
+	if n == len(piece) {
+		return nil
+	}
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
 	return err
 }
 

@@ -44,6 +44,9 @@ type Transaction struct {
 	XID uint32
 	// Streamed transactions arrived in blocks before their end was known.
 	Streamed bool
+	// Sequence numbers the transactions of one Assembler from 1, in the order in
+	// which they became complete.
+	Sequence uint64
 
 	// FinalLSN is where the record of Kind starts in the publisher's WAL; zero
 	// for RollbackPrepared, whose message does not tell.
@@ -72,6 +75,7 @@ type Transaction struct {
 	bookkeeping int64 // charged to the budget beside the tape's memory
 	reader      Reader
 	released    atomic.Bool
+	open        *Open // nil unless it may have followers
 }
 
 // Len is the number of changes.
@@ -87,14 +91,22 @@ func (t *Transaction) Changes() *Reader {
 	return &t.reader
 }
 
+// Open is what Options.Streams was given while the transaction arrived. It is nil
+// for one that was not streamed, and when nobody was told.
+func (t *Transaction) Open() *Open { return t.open }
+
 // Release gives the memory back to the budget and removes the spool file. The
 // transaction's fields and Len and Bytes stay; its Reader, and every Change that
-// came from it, must not be used any more. Further calls do nothing. Release may
-// run on another goroutine than the assembler's.
+// came from it, must not be used any more. A Follower finds out, yet may lose its
+// place before it has read all: wait for it first. Further calls do nothing.
+// Release may run on another goroutine than the assembler's.
 func (t *Transaction) Release() {
 	if t.released.Swap(true) {
 		return
 	}
+	t.open.lock()
+	defer t.open.unlock()
+	t.open.end(released)
 	files := t.tape.files()
 	freed := t.reader.close() + t.tape.free(&t.budget.recycler)
 	// Closing can fail to remove the file, and nothing here can help that: its

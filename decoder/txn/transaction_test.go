@@ -143,32 +143,36 @@ func TestManyTables(t *testing.T) {
 }
 
 // A description keeps its first place when a later one is cut off, and gets a
-// new one when its only one is.
+// new one when its only one is. Whoever has seen the table sees what he saw.
 func TestTableOfRelationsIsCut(t *testing.T) {
 	for _, length := range []int{3, longTable + 3} {
 		table := relationTable{}
 		relations := make([]decoder.Relation, length+1)
+		at := func(relation *decoder.Relation, index int) {
+			found, ok := table.find(relation)
+			require.True(t, ok)
+			require.EqualValues(t, index, found)
+		}
 		for i := range length {
-			index, added := table.index(&relations[i])
-			require.True(t, added)
-			require.EqualValues(t, i, index)
+			_, found := table.find(&relations[i])
+			require.False(t, found)
+			require.EqualValues(t, i, table.add(&relations[i]))
+			at(&relations[i], i)
 		}
 		require.EqualValues(t, length, table.add(&relations[1]))
-		index, added := table.index(&relations[1])
-		require.False(t, added)
-		require.EqualValues(t, 1, index)
+		at(&relations[1], 1)
+		seen := table.relations
 
 		table.cut(length - 1)
-		index, added = table.index(&relations[1])
-		require.False(t, added)
-		require.EqualValues(t, 1, index)
-		for _, again := range []int{length, length - 1} {
-			want := len(table.relations)
-			index, added = table.index(&relations[again])
-			require.True(t, added)
-			require.EqualValues(t, want, index)
-			require.Same(t, &relations[again], table.relations[index])
+		at(&relations[1], 1)
+		for i, again := range []int{length, length - 1} {
+			_, found := table.find(&relations[again])
+			require.False(t, found)
+			require.EqualValues(t, length-1+i, table.add(&relations[again]))
+			at(&relations[again], length-1+i)
 		}
+		require.Same(t, &relations[length-1], seen[length-1])
+		require.Same(t, &relations[1], seen[length])
 	}
 }
 
