@@ -45,6 +45,10 @@ func (m *Message) Transactional() bool { return m.EndLSN != 0 }
 // until the handler returns. Somebody who wants to see the rows reads table
 // pgapply.message (Messages "table"), which commits with them.
 //
+// Where the publisher prepares a transaction and the target does so too (TwoPhase),
+// PREPARE stands for COMMIT in this: the messages come before it, with its position and
+// time, and a later ROLLBACK PREPARED does not take them back.
+//
 // Messages that are not transactional come when they arrive, in the order of LSN,
 // also those of transactions that roll back later. One may come again after a
 // reconnection. Nothing behind it is received or acknowledged before the handler
