@@ -49,6 +49,55 @@ func TestRowsCostNoAllocation(t *testing.T) {
 	}
 }
 
+// Neither do those that are followed while they arrive.
+func TestFollowingCostsNoAllocation(t *testing.T) {
+	for name, options := range map[string]Options{
+		"memory":  {Budget: NewBudget(64 << 20)},
+		"spooled": {Budget: NewBudget(512 << 10), Spool: (&reusedSpool{}).create},
+	} {
+		t.Run(name, func(t *testing.T) {
+			followed := &latest{}
+			options.Streams = followed
+			a, w := NewAssembler(options), wire{}
+			start, relation := w.streamStart(7, true), w.relation(7, table(1, "t", "id", "v"))
+			insert := w.insert(7, 1, text("1", strings.Repeat("x", 100)))
+			again, stop, commit := w.streamStart(7, false), w.streamStop(), w.streamCommit(7, 1, 2)
+			perTransaction := func(rows int) float64 {
+				return testing.AllocsPerRun(5, func() {
+					feed(t, a, start, relation, stop)
+					follower := followed.open.Follow()
+					for block := range 10 {
+						feed(t, a, again)
+						for range rows / 10 {
+							_, _ = a.Add(insert)
+						}
+						feed(t, a, stop)
+						for range rows/10 - block {
+							if _, found, err := follower.Next(a.Completed()); !found || err != nil {
+								t.Fatal(found, err)
+							}
+						}
+					}
+					transaction := finish(t, a, commit)
+					follower.Close()
+					transaction.Release()
+				})
+			}
+			few, many := perTransaction(100), perTransaction(20_000)
+			t.Logf("allocations: %.0f for 100 rows, %.0f for 20,000", few, many)
+			require.Less(t, few, 60.0)
+			require.Less(t, many, few+100, "a few are the list of chunks")
+		})
+	}
+}
+
+// latest are Streams that know the one that was opened last.
+type latest struct{ open *Open }
+
+func (l *latest) Opened(o *Open)    { l.open = o }
+func (l *latest) Arrived(*Open)     {}
+func (l *latest) Ended(*Open, bool) {}
+
 // reusedSpool has one file in memory of its own that is used again and again.
 type reusedSpool struct{ file memoryFile }
 

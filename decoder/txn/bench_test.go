@@ -60,6 +60,80 @@ func BenchmarkRow(b *testing.B) {
 	}
 }
 
+// BenchmarkStreamedRow is what one row of a streamed transaction costs: when
+// nobody can follow, when one could (and the row is replayed in the end, as in the
+// first case), and when a follower reads it instead.
+func BenchmarkStreamedRow(b *testing.B) {
+	for _, variant := range []struct {
+		name             string
+		told, isFollowed bool
+		limit            int64
+	}{
+		{"alone", false, false, 1 << 30},
+		{"told", true, false, 1 << 30},
+		{"followed", true, true, 1 << 30},
+		{"followed-spooled", true, true, 4 << 20},
+	} {
+		b.Run(variant.name, func(b *testing.B) {
+			const rows, perBlock = 100_000, 1000
+			w, streams := wire{}, &latest{}
+			files, err := spool.Open(b.TempDir(), 0)
+			require.NoError(b, err)
+			options := Options{
+				Budget: NewBudget(variant.limit),
+				Spool:  func() (SpoolFile, error) { return files.Create() },
+			}
+			if variant.told {
+				options.Streams = streams
+			}
+			a := NewAssembler(options)
+			first, relation := w.streamStart(7, true), w.relation(7, table(1, "t", "id", "branch", "balance", "filler"))
+			insert := w.insert(7, 1, text("1234567", "1", "-4711", "0123456789012345678901234567890123456789"))
+			next, stop, commit := w.streamStart(7, false), w.streamStop(), w.streamCommit(7, 1, 2)
+			b.SetBytes(int64(len(insert)))
+			b.ReportAllocs()
+			var follower *Follower
+			count := 0
+			for b.Loop() {
+				if count == 0 {
+					feed(b, a, first, relation)
+					if variant.isFollowed {
+						follower = streams.open.Follow()
+					}
+				}
+				if _, err := a.Add(insert); err != nil {
+					b.Fatal(err)
+				}
+				if count++; count%perBlock != 0 {
+					continue
+				}
+				feed(b, a, stop)
+				for more := variant.isFollowed; more; {
+					if _, more, err = follower.Next(a.Completed()); err != nil {
+						b.Fatal(err)
+					}
+				}
+				if count < rows {
+					feed(b, a, next)
+					continue
+				}
+				count = 0
+				transaction := finish(b, a, commit)
+				if variant.isFollowed {
+					follower.Close()
+					transaction.Release()
+				} else {
+					drain(b, transaction)
+				}
+			}
+			if follower != nil {
+				follower.Close()
+			}
+			require.NoError(b, errors.Join(a.Close(), files.Close()))
+		})
+	}
+}
+
 func drain(b *testing.B, transaction *Transaction) {
 	reader := transaction.Changes()
 	for {

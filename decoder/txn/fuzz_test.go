@@ -11,29 +11,43 @@ import (
 )
 
 // FuzzAdd feeds any frames: nothing panics, the memory of tapes stays within
-// the budget, and what is complete can be replayed.
+// the budget, and what is complete can be replayed. Whoever follows the streamed
+// ones, some steps after each frame, comes to the same.
 func FuzzAdd(f *testing.F) {
 	for _, stream := range scriptedStreams(f) {
-		f.Add(uint16(2000), true, stream)
-		f.Add(uint16(0), false, stream)
+		f.Add(uint16(2000), true, uint8(3), stream)
+		f.Add(uint16(0), false, uint8(0), stream)
+		f.Add(uint16(0), true, uint8(1), stream)
 	}
-	f.Fuzz(func(t *testing.T, limit uint16, spooled bool, stream []byte) {
+	f.Fuzz(func(t *testing.T, limit uint16, spooled bool, steps uint8, stream []byte) {
 		spool := &memorySpool{}
-		options := Options{Budget: NewBudget(int64(limit))}
+		watchers := &watchers{t: t}
+		options := Options{Budget: NewBudget(int64(limit)), Streams: watchers}
 		if spooled {
 			options.Spool = spool.create
 		}
 		a := NewAssembler(options)
+		watchers.assembler = a
 		var ready []*Transaction
 		for len(stream) >= 2 {
 			size := min(int(binary.BigEndian.Uint16(stream)), len(stream)-2)
-			transaction, err := a.Add(stream[2 : 2+size])
+			transaction, err := watchers.add(stream[2 : 2+size])
 			stream = stream[2+size:]
 			if transaction != nil {
 				require.NoError(t, err)
 				ready = append(ready, transaction)
 			}
-			checkBudget(t, a, ready)
+			for _, w := range watchers.all {
+				if w.follower == nil {
+					w.follow()
+				}
+				for range steps {
+					if !w.next(a.Completed()) {
+						break
+					}
+				}
+			}
+			checkBudget(t, a, ready, watchers.opens()...)
 			if err != nil {
 				break
 			}
@@ -45,7 +59,13 @@ func FuzzAdd(f *testing.F) {
 				require.NoError(t, err)
 				require.Equal(t, transaction.Len(), changes)
 			}
+			if open := transaction.Open(); open != nil {
+				require.Equal(t, observe(transaction).changes, watchers.of(open).rest())
+			}
 			transaction.Release()
+		}
+		for _, w := range watchers.all {
+			w.close()
 		}
 		require.Zero(t, a.Stats().MemoryBytes)
 		require.Zero(t, a.Stats().SpooledBytes)
