@@ -35,6 +35,10 @@ type attempt struct {
 	publisher *source.Conn
 	identity  source.Identity
 	session   *target.Session
+	// workers are further sessions, see stream.Options.
+	workers []*target.Session
+	// epoch is what this runner's sessions write under.
+	epoch int64
 	// release ends the watch over the session while nothing streams.
 	release func() bool
 	member  *members
@@ -50,8 +54,8 @@ type attempt struct {
 
 func (a *attempt) run(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
-		a.refuseTarget, a.enabled, a.connectPublisher, a.refuseSource, a.refuseSlot, a.lock, a.enabled,
-		a.openSession, a.settleSlot, a.joinTables, a.warnOfSideEffects,
+		a.refuseTarget, a.enabled, a.connectPublisher, a.refuseSource, a.refuseSlot, a.lock, a.enabled, a.fence,
+		a.openSession, a.settleSlot, a.openWorkers, a.joinTables, a.warnOfSideEffects,
 	} {
 		if err := step(ctx); err != nil {
 			return err
@@ -64,6 +68,9 @@ func (a *attempt) close() {
 	if a.session != nil {
 		a.release()
 		a.session.Close()
+	}
+	for _, worker := range a.workers {
+		worker.Close()
 	}
 	if a.publisher != nil {
 		_ = a.publisher.Close() // it is of no further use either way
@@ -222,14 +229,59 @@ func (a *attempt) enabled(ctx context.Context) error {
 // openSession opens the apply session and takes its origin, which fences off any
 // earlier backend that might still write.
 func (a *attempt) openSession(ctx context.Context) error {
-	a.origin = origin.Name(a.options.Name, a.control.target.DatabaseOID, 0)
-	members, err := a.members(ctx)
-	if err != nil {
+	a.origin = a.originOf(0)
+	if _, err := a.members(ctx); err != nil {
 		return err
 	}
-	a.session, err = target.Open(ctx, target.Options{
+	var err error
+	if a.session, err = a.openWorker(ctx, 0); err != nil {
+		return err
+	}
+	a.watchSessions(ctx)
+	return nil
+}
+
+// watchSessions closes the sessions when ctx ends, until a stream has its own way to
+// stop: their calls take no context, and a target that falls silent must not hold us.
+func (a *attempt) watchSessions(ctx context.Context) {
+	if a.release != nil {
+		a.release()
+	}
+	sessions := append([]*target.Session{a.session}, a.workers...)
+	a.release = context.AfterFunc(ctx, func() {
+		for _, session := range sessions {
+			session.Close()
+		}
+	})
+}
+
+func (a *attempt) originOf(worker int) string {
+	return origin.Name(a.options.Name, a.control.target.DatabaseOID, worker)
+}
+
+// openWorkers opens the sessions that apply streamed transactions ahead of their turn.
+func (a *attempt) openWorkers(ctx context.Context) error {
+	for worker := 1; worker < a.options.sessions(); worker++ {
+		session, err := a.openWorker(ctx, worker)
+		if err != nil {
+			return err
+		}
+		a.workers = append(a.workers, session)
+		a.watchSessions(ctx)
+		if _, err := a.acquire(ctx, session, a.originOf(worker)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// openWorker opens one apply session.
+func (a *attempt) openWorker(ctx context.Context, worker int) (*target.Session, error) {
+	key := a.control.store.WriterLock()
+	session, err := target.Open(ctx, target.Options{
 		URI: a.options.Target, Passfile: a.options.TargetPassfile,
-		ApplicationName:   a.options.Name + ":w0",
+		ApplicationName:   fmt.Sprintf("%s:w%d", a.options.Name, worker),
+		Fence:             target.Fence{Class: key.Class, Object: key.Object, Epoch: a.epoch},
 		SynchronousCommit: a.options.SynchronousCommit,
 		Binary:            a.options.Binary,
 		Subscription:      a.options.Name,
@@ -240,35 +292,55 @@ func (a *attempt) openSession(ctx context.Context) error {
 		KeepMessages:      a.options.Messages == "table",
 		Node:              a.control.target.SystemID,
 		PublisherNode:     a.identity.SystemID,
-		Member:            members.has,
+		Member:            a.member.has,
 		Log:               a.log,
 	})
 	if err != nil {
-		return TargetError(err)
+		return nil, TargetError(err)
 	}
-	// Its calls take no context. A target that falls silent must not hold us.
-	a.release = context.AfterFunc(ctx, a.session.Close)
-	return nil
+	return session, nil
 }
 
-// acquireOrigin makes the origin the session's own and reads its progress.
-func (a *attempt) acquireOrigin(ctx context.Context) error {
+// acquireOrigin makes the origin the first session's own and reads the progress.
+func (a *attempt) acquireOrigin(ctx context.Context) (err error) {
+	if err := a.makeOrigins(ctx); err != nil {
+		return err
+	}
+	a.progress, err = a.acquire(ctx, a.session, a.origin)
+	return err
+}
+
+// acquire makes an origin a session's own, and all origins of the subscription known to
+// it.
+func (a *attempt) acquire(ctx context.Context, session *target.Session, name string) (progress lsn.LSN, err error) {
 	recorded, err := a.control.store.Origins(ctx)
 	if err != nil {
-		return TargetError(err)
+		return 0, TargetError(err)
 	}
 	var own []uint32
 	for _, known := range recorded {
 		own = append(own, known.ID)
 	}
-	return targetErrorOrNil(a.wait(ctx, func() (string, error) {
-		progress, err := a.session.AcquireOrigin(a.origin, own, a.known)
+	err = a.wait(ctx, func() (string, error) {
+		var err error
+		progress, err = session.AcquireOrigin(name, own, a.known)
 		if held, ok := errors.AsType[*origin.HeldError](err); ok {
 			return held.Error(), nil
 		}
-		a.progress = progress
 		return "", err
-	}))
+	})
+	if full, ok := errors.AsType[*origin.LimitError](err); ok {
+		return 0, refused(fmt.Sprintf("raise %s on the target and restart it, drop origins that nobody needs any more, or run with fewer --workers", a.originLimit()), "%s", full.Error())
+	}
+	return progress, targetErrorOrNil(err)
+}
+
+// originLimit names the target's setting.
+func (a *attempt) originLimit() string {
+	if a.control.target.Version >= 18_00_00 {
+		return "max_active_replication_origins"
+	}
+	return "max_replication_slots"
 }
 
 // forgetPublisher gives the stream a session with the publisher that has not looked
@@ -309,7 +381,7 @@ func (a *attempt) stream(ctx context.Context) error {
 		return err
 	}
 	s := stream.New(stream.Options{
-		Source: feed, Target: a.session,
+		Source: feed, Target: a.session, Workers: a.workers,
 		Budget:      txn.NewBudget(a.options.MemoryLimit),
 		CreateSpool: func() (txn.SpoolFile, error) { return files.Create() },
 		Limits:      a.limits(),
@@ -318,7 +390,7 @@ func (a *attempt) stream(ctx context.Context) error {
 		Message:     a.message(),
 		Deliver:     a.deliver(),
 		Synchronous: a.options.SynchronousCommit != "off",
-		State:       recorder{a.control.store, a.origin},
+		State:       recorder{a.control.store},
 		Log:         a.log,
 	})
 	if err := a.control.store.SetError(ctx, "", ""); err != nil {
@@ -442,18 +514,24 @@ func sourceErrorOrRefused(err error) error {
 }
 
 // recorder is the stream's view of the state.
-type recorder struct {
-	*state.Store
-	origin string
-}
+type recorder struct{ *state.Store }
 
 func (r recorder) Acknowledge(ctx context.Context, position lsn.LSN) error {
 	return targetErrorOrNil(r.Store.Acknowledge(ctx, position))
 }
 
 func (r recorder) LocalFlush(ctx context.Context) (local, flushed lsn.LSN, err error) {
-	local, flushed, err = r.Store.LocalFlush(ctx, r.origin)
+	local, flushed, err = r.Store.LocalFlush(ctx)
 	return local, flushed, targetErrorOrNil(err)
+}
+
+func (r recorder) Blockers(ctx context.Context, pid uint32) ([]stream.Blocker, error) {
+	found, err := r.Store.Blockers(ctx, pid)
+	blockers := make([]stream.Blocker, len(found))
+	for i, b := range found {
+		blockers[i] = stream.Blocker(b)
+	}
+	return blockers, targetErrorOrNil(err)
 }
 
 func (r recorder) ClearSkip(ctx context.Context, done lsn.LSN) error {

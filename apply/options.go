@@ -51,6 +51,9 @@ type Options struct {
 	// Failover makes the slot one that standbys of the publisher keep (17 and later).
 	Failover bool
 
+	// Workers is how many sessions apply: one in the order of commits, and the others
+	// transactions that are still running on the publisher.
+	Workers int
 	// SynchronousCommit of the apply sessions, any value of the setting.
 	SynchronousCommit string
 	// OnConflict decides conflicts; the zero value does as the native subscription does.
@@ -98,6 +101,7 @@ func DefaultOptions() Options {
 		CreateSlot:        true,
 		Streaming:         "parallel",
 		Origin:            "any",
+		Workers:           4,
 		SynchronousCommit: "off",
 		ConflictRetention: 30 * 24 * time.Hour,
 		MissingTable:      "error",
@@ -110,6 +114,9 @@ func DefaultOptions() Options {
 		Log:               zap.NewNop(),
 	}
 }
+
+// mostWorkers bounds the connections that one mistyped digit can open.
+const mostWorkers = 64
 
 var (
 	nameForm = regexp.MustCompile(`^[a-z0-9_]{1,63}$`)
@@ -163,6 +170,9 @@ func (o *Options) Validate() error {
 			fault("--%s must be at least 1", flag)
 		}
 	}
+	if o.Workers < 1 || o.Workers > mostWorkers {
+		fault("--workers must be between 1 and %d", mostWorkers)
+	}
 	if o.MemoryLimit < 1<<20 {
 		fault("--memory-limit must be at least 1MiB")
 	}
@@ -184,6 +194,14 @@ func (o *Options) streaming() string {
 		return "off"
 	}
 	return o.Streaming
+}
+
+// sessions is how many of the workers there is something to do for.
+func (o *Options) sessions() int {
+	if o.streaming() == "off" {
+		return 1
+	}
+	return o.Workers
 }
 
 // SlotName is the slot to use: Slot, or Name where that is empty.

@@ -166,6 +166,24 @@ func (a *attempt) resume(ctx context.Context, subscription *state.Subscription, 
 	return a.takeOver(ctx, subscription)
 }
 
+// makeOrigins makes the origins of the workers, unless they are there.
+func (a *attempt) makeOrigins(ctx context.Context) error {
+	for worker := 1; worker < a.options.sessions(); worker++ {
+		made := state.Origin{Name: a.originOf(worker), Worker: worker}
+		if err := a.control.store.RegisterOrigin(ctx, made); err != nil {
+			return TargetError(err)
+		}
+		var err error
+		if made.ID, err = origin.Ensure(a.session, made.Name); err != nil {
+			return TargetError(err)
+		}
+		if err := a.control.store.RegisterOrigin(ctx, made); err != nil {
+			return TargetError(err)
+		}
+	}
+	return nil
+}
+
 // sameOrigin proves that the origin is the one whose progress the slot goes with.
 func (a *attempt) sameOrigin(ctx context.Context) error {
 	recorded, err := a.control.store.Origins(ctx)

@@ -76,15 +76,33 @@ func Acquire(session Session, name string) error {
 		return nil
 	}
 	const objectInUse = "55006"
-	if refusal, ok := errors.AsType[*pgconn.PgError](err); ok && refusal.Code == objectInUse {
+	refusal, ok := errors.AsType[*pgconn.PgError](err)
+	if ok && refusal.Code == objectInUse {
 		held := &HeldError{Origin: name}
 		if match := holder.FindStringSubmatch(refusal.Message); match != nil {
 			held.PID, _ = strconv.Atoi(match[1])
 		}
 		return held
 	}
+	const configurationLimitExceeded = "53400"
+	if ok && refusal.Code == configurationLimitExceeded {
+		return &LimitError{Origin: name, Err: refusal}
+	}
 	return fmt.Errorf("acquire replication origin %q: %w", name, err)
 }
+
+// LimitError says that the target has no room for another origin in use.
+type LimitError struct {
+	Origin string
+	Err    error
+}
+
+func (e *LimitError) Error() string {
+	return fmt.Sprintf("the target has no room for replication origin %q: %v", e.Origin, e.Err)
+}
+
+// Unwrap returns the server's error.
+func (e *LimitError) Unwrap() error { return e.Err }
 
 // Resume returns the end of the last transaction that committed under the origin,
 // which the session has acquired. floor is where the subscription is known to stand

@@ -181,6 +181,18 @@ func (s *Store) TryFence(ctx context.Context) ([]Holder, error) {
 	}
 }
 
+// EndWriters terminates the sessions that hold the writer lock. Only who holds the
+// runner lock may say that they are nobody's.
+func (s *Store) EndWriters(ctx context.Context) error {
+	key := s.WriterLock()
+	_, err := s.exec(ctx, "end the sessions of an earlier runner", `
+		SELECT pg_catalog.pg_terminate_backend(pid) FROM pg_catalog.pg_locks
+		WHERE locktype = 'advisory' AND objsubid = 2 AND granted AND classid = $2::int8::oid AND objid = $3::int8::oid AND $1 <> ''
+		  AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())`,
+		int64(uint32(key.Class)), int64(uint32(key.Object)))
+	return err
+}
+
 // holders lists who holds the lock, oldest session first. s.mu is held.
 func (s *Store) holders(ctx context.Context, key LockKey) ([]Holder, error) {
 	result, err := s.mu.conn.Query(ctx, `

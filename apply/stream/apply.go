@@ -14,7 +14,7 @@ import (
 
 // apply takes events off the queue until ctx ends: consecutive transactions that
 // are waiting already form a group, so an idle system applies one to one.
-func (s *Stream) apply(ctx context.Context) error {
+func (s *Stream) apply(ctx, patient context.Context) error {
 	var group []*txn.Transaction
 	for {
 		e, ok := s.next(ctx)
@@ -28,21 +28,31 @@ func (s *Stream) apply(ctx context.Context) error {
 			continue
 		}
 		if s.beyondEnd(e.transaction) {
-			e.transaction.Release()
+			s.forgo(e)
 			return errEnd
 		}
 		if s.options.Skip > 0 && e.transaction.EndLSN >= s.options.Skip {
 			if done, err := s.skip(ctx, e.transaction); err != nil {
 				return err
 			} else if done {
+				s.pool.Committed(e.complete)
 				continue
 			}
+		}
+		if e.ahead != nil {
+			if err := s.applyAhead(patient, e); err != nil {
+				return err
+			}
+			s.pool.Committed(e.complete)
+			continue
 		}
 		var keepalive event
 		group, keepalive = s.gather(group[:0], e.transaction)
 		if err := s.applyGroup(group); err != nil {
 			return err
 		}
+		keepalive.complete = max(keepalive.complete, group[len(group)-1].Sequence)
+		s.pool.Committed(keepalive.complete)
 		if keepalive.position > 0 || keepalive.urgent {
 			if err := s.idle(keepalive); err != nil {
 				return err
@@ -85,7 +95,7 @@ func (s *Stream) gather(group []*txn.Transaction, first *txn.Transaction) ([]*tx
 		}
 		t := e.transaction
 		if t == nil {
-			keepalive = event{position: max(keepalive.position, e.position), urgent: keepalive.urgent || e.urgent}
+			keepalive = event{position: max(keepalive.position, e.position), urgent: keepalive.urgent || e.urgent, complete: e.complete}
 			continue
 		}
 		rows += t.Len()
@@ -110,7 +120,9 @@ func (s *Stream) beyondEnd(t *txn.Transaction) bool {
 }
 
 func (s *Stream) applyGroup(group []*txn.Transaction) error {
+	s.waitsFor(s.options.Target)
 	outcome, err := s.options.Target.Apply(group)
+	s.waitsFor(nil)
 	return s.applied(group, outcome, err)
 }
 
@@ -141,6 +153,7 @@ func (s *Stream) applied(group []*txn.Transaction, outcome target.Outcome, err e
 // idle handles a keepalive: everything before its position is applied.
 func (s *Stream) idle(e event) error {
 	s.tracker.Idle(e.position)
+	s.pool.Committed(e.complete)
 	if e.urgent {
 		select {
 		case s.urgent <- struct{}{}:

@@ -1,11 +1,16 @@
-// Package stream takes one walsender stream to one target session, in order.
+// Package stream takes one walsender stream to the target, in order.
 //
-//	source.Stream ──read──► assembler ──► events ──apply──► target.Session ──► COMMIT + origin
-//	      ▲                                                                        │
-//	      └── Report ◄──acknowledge── origin.Tracker ◄──────────────────────────── ┘
+//	                                ┌─ while they arrive ─► parallel.Pool ─► workers' sessions
+//	                                │                           ▲ their turn
+//	source.Stream ──read──► assembler ──► events ──apply────────┴──────► target.Session ──► COMMIT + origin
+//	      ▲                                                                                     │
+//	      └── Report ◄──acknowledge── origin.Tracker ◄───────────────────────────────────────── ┘
 //
-// Three goroutines: one reads and assembles, one applies, one finds out what is
-// durable and tells the publisher. Keepalives travel through the same queue as
+// One goroutine reads and assembles, one applies, one finds out what is durable and
+// tells the publisher. The one that applies is the head of the stream: it alone
+// decides whose turn it is. Workers apply streamed transactions ahead of that (see
+// worker.go), and one more goroutine sees to it that they do not stand in the head's
+// way (stall.go). Keepalives travel through the same queue as
 // transactions, so that none can acknowledge what is still queued before it
 // (invariant I1). Memory is bounded by the budget: while it is used up, reading
 // pauses and the publisher is answered all the same.
@@ -29,6 +34,7 @@ import (
 	"pgapply/internal/lsn"
 	"pgapply/internal/source"
 	"pgapply/origin"
+	"pgapply/parallel"
 )
 
 // Limits end a group of transactions that share one target transaction.
@@ -44,8 +50,10 @@ type Limits struct {
 type Options struct {
 	// Source is a stream that starts at Resume.
 	Source *source.Stream
-	// Target holds its replication origin.
-	Target *target.Session
+	// Target holds its replication origin, and so does each of Workers, which apply
+	// streamed transactions before their turn. Without any those wait for it.
+	Target  *target.Session
+	Workers []*target.Session
 	// Budget bounds the memory of transactions; CreateSpool makes the files of
 	// those that do not fit.
 	Budget      *txn.Budget
@@ -84,6 +92,16 @@ type Recorder interface {
 	// ClearSkip forgets the transaction to skip, now that everything up to done was
 	// applied or skipped.
 	ClearSkip(ctx context.Context, done lsn.LSN) error
+	// Blockers returns whom a backend of the target waits for, directly or through
+	// others.
+	Blockers(ctx context.Context, pid uint32) ([]Blocker, error)
+}
+
+// Blocker is whom somebody on the target waits for: a backend, or a prepared
+// transaction, which has none.
+type Blocker struct {
+	PID uint32
+	GID string
 }
 
 // stopGrace is how long a stop lets the group in work finish. Then its statement
@@ -108,6 +126,10 @@ type Stream struct {
 	// held is an event that was taken from the queue and did not fit the group.
 	held   *event
 	urgent chan struct{}
+	// pool applies streamed transactions on workers, of which open are those that are
+	// still arriving; open belongs to the reader.
+	pool *parallel.Pool
+	open map[*txn.Open]*inProgress
 	// abandoned says that the target did not let go of the group in work. It
 	// belongs to the goroutine of breakOff, and after that to Run.
 	abandoned bool
@@ -121,12 +143,20 @@ type Stream struct {
 		sync.Mutex
 		progress Progress
 		recorded lsn.LSN
+		// head is what the applier waits for the target with, and stalled why that
+		// takes long, if it is known.
+		head    head
+		stalled string
 	}
 }
 
 // event is what the reader hands to the applier: a transaction or a keepalive.
 type event struct {
 	transaction *txn.Transaction
+	// ahead is a streamed transaction's life on a worker; nil where it had none.
+	ahead *inProgress
+	// complete counts the transactions up to here.
+	complete uint64
 	// position up to which the publisher had nothing else for us.
 	position lsn.LSN
 	// urgent: the publisher waits for an answer.
@@ -143,8 +173,13 @@ func New(options Options) *Stream {
 		tracker: origin.NewTracker(options.Resume, options.Recorded),
 		events:  make(chan event, queueLength),
 		urgent:  make(chan struct{}, 1),
+		open:    make(map[*txn.Open]*inProgress),
 	}
-	s.assembler = txn.NewAssembler(txn.Options{Budget: options.Budget, Spool: options.CreateSpool, Message: s.message})
+	assemble := txn.Options{Budget: options.Budget, Spool: options.CreateSpool, Message: s.message}
+	if s.runsAhead() {
+		assemble.Streams = s
+	}
+	s.assembler = txn.NewAssembler(assemble)
 	s.mu.recorded = options.Recorded
 	s.mu.progress.Received = max(options.Resume, options.Recorded)
 	return s
@@ -162,6 +197,11 @@ func (s *Stream) Run(ctx context.Context) error {
 
 	tasks, failed := errgroup.WithContext(work)
 	s.reading = failed
+	s.pool = parallel.New(len(s.options.Workers))
+	if s.runsAhead() {
+		tasks.Go(func() error { return s.watchPool(failed) })
+		tasks.Go(func() error { return s.watchStalls(failed) })
+	}
 	patient, giveUp := context.WithCancel(context.WithoutCancel(ctx))
 	defer giveUp()
 	if s.options.Deliver != nil {
@@ -173,11 +213,12 @@ func (s *Stream) Run(ctx context.Context) error {
 	tasks.Go(func() error { return s.acknowledge(failed) })
 	tasks.Go(func() error {
 		defer s.breakOff(failed, giveUp)()
-		return s.apply(failed)
+		return s.apply(failed, patient)
 	})
 	wake := context.AfterFunc(failed, s.options.Source.Interrupt)
 	defer wake()
 	err := tasks.Wait()
+	s.closePool()
 	s.discard()
 	finished := s.finish()
 	switch {
@@ -234,15 +275,13 @@ func waited(done <-chan struct{}, limit time.Duration) bool {
 
 // discard gives back what was read and not applied; the publisher sends it again.
 func (s *Stream) discard() {
-	if s.held != nil && s.held.transaction != nil {
-		s.held.transaction.Release()
+	if s.held != nil {
+		s.forgo(*s.held)
 	}
 	for {
 		select {
 		case e := <-s.events:
-			if e.transaction != nil {
-				e.transaction.Release()
-			}
+			s.forgo(e)
 			continue
 		default:
 		}
@@ -298,21 +337,22 @@ func (s *Stream) read(ctx context.Context) error {
 			if e.transaction == nil {
 				continue
 			}
+			e.ahead = s.takeAhead(e.transaction)
 			if t := e.transaction; t.Kind != txn.Prepare && t.EndLSN <= s.options.Resume {
 				// The publisher repeats itself. What is prepared may be from long ago
 				// and is told apart by its name.
-				e.transaction.Release()
-				continue
+				s.forgo(e)
+				e = event{}
+			} else {
+				e.position = t.EndLSN
 			}
-			e.position = e.transaction.EndLSN
 		}
+		e.complete = s.assembler.Completed()
 		s.received(e.position)
 		select {
 		case s.events <- e:
 		case <-ctx.Done():
-			if e.transaction != nil {
-				e.transaction.Release()
-			}
+			s.forgo(e)
 			return ctx.Err()
 		}
 		if err := s.options.Budget.Wait(ctx); err != nil {

@@ -51,6 +51,8 @@ type Options struct {
 	Subscription string
 	// DatabaseOID is the target database's.
 	DatabaseOID uint32
+	// Fence keeps the session from writing beside a later runner's.
+	Fence Fence
 	// Policies decide conflicts.
 	Policies conflict.Policies
 	// Node and PublisherNode are the system identifiers of the two servers.
@@ -66,6 +68,15 @@ type Options struct {
 	// attempt.
 	Member func(schema, table string) (bool, error)
 	Log    *zap.Logger
+}
+
+// Fence is an advisory lock that every session which writes for a subscription holds
+// shared, from before its first write on, and the epoch that it writes under. Who has
+// raised the epoch, and has then had the lock alone, knows that no earlier session
+// writes any more.
+type Fence struct {
+	Class, Object int32
+	Epoch         int64
 }
 
 // settings are forced at connection start, where they win over what is set for
@@ -184,7 +195,28 @@ func Open(ctx context.Context, options Options) (*Session, error) {
 		s.Close()
 		return nil, fmt.Errorf("prepare the session on the target: %w", err)
 	}
+	if err := s.enlist(); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("prepare the session on the target: %w", err)
+	}
 	return s, nil
+}
+
+// enlist takes the fence's lock and proves that the epoch is still ours. A subscription
+// that is about to begin has none yet: that is epoch 0.
+func (s *Session) enlist() error {
+	fence := s.options.Fence
+	if _, err := s.Query(`SELECT pg_catalog.pg_advisory_lock_shared($1, $2)`, strconv.Itoa(int(fence.Class)), strconv.Itoa(int(fence.Object))); err != nil {
+		return err
+	}
+	rows, err := s.Query(`SELECT coalesce((SELECT epoch FROM pgapply.subscription WHERE name = $1), 0)`, s.options.Subscription)
+	if err != nil {
+		return err
+	}
+	if epoch := string(rows[0][0]); epoch != strconv.FormatInt(fence.Epoch, 10) {
+		return fmt.Errorf("a later runner of subscription %q has begun (epoch %s, ours is %d)", s.options.Subscription, epoch, fence.Epoch)
+	}
+	return nil
 }
 
 // Names of the statements that every session has.
@@ -295,6 +327,9 @@ func (s *Session) AcquireOrigin(name string, own []uint32, floor lsn.LSN) (lsn.L
 // Interrupt makes the target cancel what the session waits for, such as a lock.
 // It may be called from any goroutine; the transaction in work fails then.
 func (s *Session) Interrupt(ctx context.Context) error { return s.conn.CancelRequest(ctx) }
+
+// PID is the session's backend on the target.
+func (s *Session) PID() uint32 { return s.conn.PID() }
 
 // Close ends the connection at once. The target rolls back what was open. It may
 // be called from any goroutine, to free one that waits for the target.

@@ -1,0 +1,30 @@
+package state
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Blocker is whom a backend waits for: another backend, or a prepared transaction,
+// which has none but a name.
+type Blocker struct {
+	PID uint32
+	GID string
+}
+
+// Blockers lists whom a backend of the target waits for, directly or through others:
+// those that block it, those that block these, and so on.
+func (s *Store) Blockers(ctx context.Context, pid uint32) ([]Blocker, error) {
+	return rows(ctx, s, "find out whom a session waits for", pgx.RowToStructByPos[Blocker], `
+		WITH RECURSIVE waiting (pid) AS (
+			SELECT $2::int4
+			UNION
+			SELECT b FROM waiting, pg_catalog.unnest(pg_catalog.pg_blocking_pids(waiting.pid)) b WHERE b <> 0
+		)
+		SELECT pid::int8::oid, '' FROM waiting WHERE pid <> $2 AND $1 <> ''
+		UNION ALL
+		SELECT DISTINCT 0::oid, x.gid FROM waiting
+		JOIN pg_catalog.pg_locks l ON l.pid = waiting.pid AND NOT l.granted
+		JOIN pg_catalog.pg_prepared_xacts x ON x.transaction = l.transactionid`, int64(pid))
+}

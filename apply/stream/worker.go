@@ -1,0 +1,198 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math"
+	"sync/atomic"
+
+	"go.uber.org/zap"
+
+	"pgapply/apply/target"
+	"pgapply/decoder/txn"
+	"pgapply/parallel"
+)
+
+// Streamed transactions on workers: the assembler tells of them while they arrive,
+// the pool gives each to a worker, and a task applies what the worker may apply.
+
+// runsAhead tells whether streamed transactions are applied before their turn. What is
+// to be skipped is known by its end alone.
+func (s *Stream) runsAhead() bool { return len(s.options.Workers) > 0 && s.options.Skip == 0 }
+
+// inProgress is a streamed transaction on its way through the pool.
+type inProgress struct {
+	running *parallel.Running
+	// task is set once a worker has it.
+	task atomic.Pointer[task]
+}
+
+// Opened, Arrived and Ended are called by the assembler, in the reader's goroutine.
+func (s *Stream) Opened(o *txn.Open) {
+	p := &inProgress{}
+	s.open[o] = p
+	p.running = s.pool.Start(o.XID(), func(worker int) parallel.Task {
+		t := &task{session: s.options.Workers[worker-1], follower: o.Follow(), log: s.options.Log.With(zap.Int("worker", worker), zap.Uint32("xid", o.XID()))}
+		t.session.Run(o.XID())
+		p.task.Store(t)
+		return t
+	})
+}
+
+// Arrived says that there is more of the transaction.
+func (s *Stream) Arrived(o *txn.Open) { s.open[o].running.Arrived() }
+
+// Ended says that nothing more will come.
+func (s *Stream) Ended(o *txn.Open, rolledBack bool) {
+	if !rolledBack {
+		s.open[o].running.Arrived()
+		return
+	}
+	s.open[o].running.Drop()
+	delete(s.open, o)
+}
+
+// takeAhead returns the life on a worker of a transaction that is complete now.
+func (s *Stream) takeAhead(t *txn.Transaction) *inProgress {
+	o := t.Open()
+	if o == nil {
+		return nil
+	}
+	p := s.open[o]
+	delete(s.open, o)
+	return p
+}
+
+// forgo lets an event's transaction go, which is not applied here and now.
+func (s *Stream) forgo(e event) {
+	if e.ahead != nil {
+		e.ahead.running.Drop()
+	}
+	if e.transaction != nil {
+		e.transaction.Release()
+	}
+}
+
+// applyAhead ends a transaction that was given to the pool: on its worker, or, if that
+// could not do it, from the start on the head's own session. It is its turn.
+func (s *Stream) applyAhead(patient context.Context, e event) error {
+	t := e.transaction
+	var outcome target.Outcome
+	s.waitsForAhead(e.ahead)
+	done, err := e.ahead.running.Finish(patient, func(applied parallel.Task) (err error) {
+		outcome, err = applied.(*task).end(t) //nolint:forcetypeassert // Opened made it
+		return err
+	})
+	s.waitsFor(nil)
+	if err != nil {
+		t.Release()
+		return err
+	}
+	group := []*txn.Transaction{t}
+	if done {
+		return s.applied(group, outcome, nil)
+	}
+	return s.applyGroup(group)
+}
+
+// watchPool ends the stream when a worker has lost its connection.
+func (s *Stream) watchPool(ctx context.Context) error {
+	select {
+	case <-s.pool.Failed():
+		return s.pool.Err()
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+// closePool has all workers roll back. A target that does not answer loses their
+// connections.
+func (s *Stream) closePool() {
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		s.pool.Close()
+	}()
+	if waited(closed, cancelGrace) {
+		return
+	}
+	for _, session := range s.options.Workers {
+		session.Close()
+	}
+	<-closed
+}
+
+// task applies one transaction on a worker's session.
+type task struct {
+	session  *target.Session
+	follower *txn.Follower
+	log      *zap.Logger
+	// changes counts those that were applied, for status.
+	changes atomic.Int64
+}
+
+// Advance applies what has arrived and rests on nothing but the first committed
+// transactions.
+func (t *task) Advance(committed uint64) error {
+	err := t.advance(committed)
+	if err != nil {
+		t.log.Debug("a streamed transaction waits for its turn", zap.Error(err))
+	}
+	return err
+}
+
+func (t *task) advance(committed uint64) error {
+	for {
+		step, some, err := t.follower.Next(committed)
+		switch {
+		case errors.Is(err, io.EOF), err == nil && !some:
+			return t.session.Settle()
+		case err != nil:
+			return err
+		case step.Undo:
+			err = t.session.Undo(step.Position)
+		default:
+			err = t.session.Change(step.Change, step.Position)
+			t.changes.Add(1)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// end applies the rest and commits.
+func (t *task) end(transaction *txn.Transaction) (target.Outcome, error) {
+	if err := t.Advance(math.MaxUint64); err != nil {
+		return target.Outcome{}, err
+	}
+	outcome, err := t.session.End(transaction)
+	if err == nil {
+		t.follower.Close()
+	}
+	return outcome, err
+}
+
+// Abandon rolls back.
+func (t *task) Abandon() error {
+	t.log.Debug("roll back what was applied ahead", zap.Int64("changes", t.changes.Load()))
+	t.follower.Close()
+	return t.session.Abandon()
+}
+
+// Cancel frees a call that waits for the target.
+func (t *task) Cancel() {
+	ctx, release := context.WithTimeout(context.Background(), cancelGrace)
+	defer release()
+	_ = t.session.Interrupt(ctx) // too late, or the connection is lost: the call ends by itself
+}
+
+// Worker is what a worker is at, for status.
+type Worker struct {
+	parallel.Status
+	// PID is the backend's on the target.
+	PID uint32
+	// Changes that were applied so far of the transaction in work.
+	Changes int64
+}
