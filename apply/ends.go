@@ -2,6 +2,8 @@ package apply
 
 import (
 	"fmt"
+	"strings"
+	"time"
 
 	"pgapply/apply/state"
 	"pgapply/conflict"
@@ -12,6 +14,13 @@ import (
 // oldestTarget is the first major on which a plain role can be granted what
 // origins need, and with an idle_session_timeout to turn off.
 const oldestTarget = 14_00_00
+
+const (
+	// oldestTwoPhase is the first publisher whose pgoutput sends transactions at PREPARE.
+	oldestTwoPhase = 15_00_00
+	// oldestAlter is the first publisher that makes a slot a two-phase one no more.
+	oldestAlter = 18_00_00
+)
 
 // Ends are the two servers of a subscription as a start finds them. Its methods say
 // whether the start is refused, and why: the error is an *Error. They look at
@@ -48,6 +57,10 @@ func (e *Ends) CheckPair() error {
 	if e.Options.Origin == "none" && e.PublisherVersion < 16_00_00 {
 		return refused("use --origin any, and make sure that the changes do not come back",
 			"the publisher is PostgreSQL %d: leaving out changes that have an origin needs 16 or later", e.PublisherVersion/10000)
+	}
+	if e.Options.TwoPhase && e.PublisherVersion < oldestTwoPhase {
+		return refused("start without --two-phase: prepared transactions are then applied at their COMMIT PREPARED",
+			"the publisher is PostgreSQL %d: its pgoutput sends prepared transactions from 15 on", e.PublisherVersion/10000)
 	}
 	if e.Options.MessageHandler != nil && e.PublisherVersion < 14_00_00 {
 		return refused("upgrade the publisher, or do without the handler",
@@ -109,6 +122,50 @@ func (e *Ends) Known(subscription *state.Subscription, slot *source.Slot, progre
 	return known, nil
 }
 
+// TwoPhase tells whether the publisher sends at PREPARE what it prepares; slot is nil
+// where there is none yet.
+func (e *Ends) TwoPhase(slot *source.Slot) bool {
+	if e.PublisherVersion < oldestTwoPhase {
+		return false
+	}
+	return e.Options.TwoPhase || slot != nil && slot.TwoPhase && e.PublisherVersion < oldestAlter
+}
+
+// MayPrepare refuses to begin beside prepared transactions that an earlier subscription
+// of the name has left on the target: nothing would ever end them, and they hold locks.
+func (e *Ends) MayPrepare(left []state.Prepared) error {
+	if len(left) == 0 {
+		return nil
+	}
+	return refused("see on the publisher what became of each, then run `pgapply cleanup --prepared=commit` or `pgapply cleanup --prepared=rollback`",
+		"an earlier subscription %q has left prepared transactions on the target: %s", e.Options.Name, Names(left))
+}
+
+// MayTurnOff refuses to make a two-phase slot an ordinary one while the target holds a
+// part of a transaction that would then come as a whole at its COMMIT PREPARED. decided
+// are the names of those that somebody has committed on the target.
+func (e *Ends) MayTurnOff(prepared []state.Prepared, decided []string) error {
+	const hint = "start with --two-phase until the publisher has ended them, then without"
+	switch {
+	case len(prepared) > 0:
+		return refused(hint, "two-phase cannot be turned off while the target holds prepared transactions of subscription %q: %s",
+			e.Options.Name, Names(prepared))
+	case len(decided) > 0:
+		return refused(hint, "two-phase cannot be turned off before the publisher's COMMIT PREPARED has come for what is committed on the target: %s",
+			strings.Join(decided, ", "))
+	}
+	return nil
+}
+
+// Names lists prepared transactions in words.
+func Names(prepared []state.Prepared) string {
+	var names []string
+	for _, p := range prepared {
+		names = append(names, fmt.Sprintf("%s (transaction %d, finished at %s, since %s)", p.Name, p.XID, p.Finish, p.Since.UTC().Format(time.RFC3339)))
+	}
+	return strings.Join(names, ", ")
+}
+
 // usable refuses a slot that this subscription could not stream from.
 func (e *Ends) usable(slot *source.Slot) error {
 	switch {
@@ -117,6 +174,9 @@ func (e *Ends) usable(slot *source.Slot) error {
 	case slot.Database != e.Publisher.Database:
 		return refused("connect --source to that database, or name another slot with --slot",
 			"slot %q belongs to database %q of the publisher, not to %q", slot.Name, slot.Database, e.Publisher.Database)
+	case slot.TwoPhase && e.Options.MessageHandler != nil && oldestTwoPhase <= e.PublisherVersion && e.PublisherVersion < oldestAlter:
+		return refused("name another slot with --slot, or do without the handler",
+			"slot %q is a two-phase one for good: %s", slot.Name, whyNoHandler)
 	}
 	if reason := slot.Lost(); reason != "" {
 		return lost("slot %q cannot be used any more: %s", slot.Name, reason)

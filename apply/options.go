@@ -44,9 +44,10 @@ type Options struct {
 	Binary bool
 	// Origin is "any", or "none" for changes that have no replication origin.
 	Origin string
-	// TwoPhase has prepared transactions sent at PREPARE, and prepared here (15 and
-	// later). Without it they come with their COMMIT PREPARED, as any other, unless the
-	// slot is a two-phase one already: it remains one.
+	// TwoPhase has prepared transactions sent at PREPARE, and prepared here (publishers
+	// 15 and later). Without it they come with their COMMIT PREPARED, as any other. It
+	// may change from start to start; but before 18 a slot that was a two-phase one
+	// remains one, and goes on to send them at PREPARE.
 	TwoPhase bool
 	// Failover makes the slot one that standbys of the publisher keep (17 and later).
 	Failover bool
@@ -151,6 +152,9 @@ func (o *Options) Validate() error {
 	if o.CopyData {
 		fault("--copy-data=true is not there yet: load the tables yourself and give --copy-data=false")
 	}
+	if o.TwoPhase && o.MessageHandler != nil {
+		fault("--two-phase does not go with a handler of logical messages: %s", whyNoHandler)
+	}
 	oneOf("streaming", o.Streaming, "off", "on", "parallel")
 	oneOf("origin", o.Origin, "any", "none")
 	oneOf("missing-table", o.MissingTable, "error", "skip")
@@ -181,6 +185,9 @@ func (o *Options) Validate() error {
 	}
 	return &Error{Class: Configuration, Err: errors.Join(faults...)}
 }
+
+// whyNoHandler is why prepared transactions and a handler exclude each other.
+const whyNoHandler = "the handler hears of a message just before its transaction commits, and whether a prepared one does is not known when its messages arrive"
 
 // wantsMessages tells whether the publisher is asked for logical messages.
 func (o *Options) wantsMessages() bool { return o.Messages != "none" || o.MessageHandler != nil }

@@ -53,7 +53,14 @@ func (a *attempt) refuseSlot(ctx context.Context) error {
 	if err != nil {
 		return SourceError(err)
 	}
-	return a.ends().MayBegin(slot, false)
+	if err := a.ends().MayBegin(slot, false); err != nil {
+		return err
+	}
+	left, err := state.ListPrepared(ctx, a.control.conn, a.preparedPrefix())
+	if err != nil {
+		return TargetError(err)
+	}
+	return a.ends().MayPrepare(left)
 }
 
 // dropInterrupted drops the slot that an interrupted start under another --slot left.
@@ -83,6 +90,13 @@ func (a *attempt) begin(ctx context.Context, slot *source.Slot, ours bool) error
 	if err := a.ends().MayBegin(slot, ours); err != nil {
 		return err
 	}
+	left, err := a.control.store.Prepared(ctx, a.preparedPrefix())
+	if err != nil {
+		return TargetError(err)
+	}
+	if err := a.ends().MayPrepare(left); err != nil {
+		return err
+	}
 	if err := a.newOrigin(ctx); err != nil {
 		return err
 	}
@@ -101,7 +115,10 @@ func (a *attempt) begin(ctx context.Context, slot *source.Slot, ours bool) error
 		}
 		a.known = slot.ConfirmedFlush
 		a.log.Info("adopted the slot", zap.String("slot", slot.Name), zap.Stringer("at", a.known))
-		return a.acquireOrigin(ctx)
+		if err := a.acquireOrigin(ctx); err != nil {
+			return err
+		}
+		return a.settleTwoPhase(ctx, slot)
 	}
 	if slot != nil {
 		a.log.Info("drop the slot that an interrupted start left behind", zap.String("slot", slot.Name))
@@ -163,6 +180,9 @@ func (a *attempt) resume(ctx context.Context, subscription *state.Subscription, 
 		return err
 	}
 	a.known = known
+	if err := a.settleTwoPhase(ctx, slot); err != nil {
+		return err
+	}
 	return a.takeOver(ctx, subscription)
 }
 

@@ -25,6 +25,8 @@ type publisherFacts struct {
 	// logicalErr is why it cannot decode.
 	logicalErr error
 	slotsInUse int
+	// prepared is how many prepared transactions the database has.
+	prepared int
 
 	missing   []string // publications
 	published []source.Published
@@ -35,7 +37,8 @@ func gatherPublisher(ctx context.Context, conn *source.Conn, identity source.Ide
 	p := &publisherFacts{identity: identity, version: conn.Version(), converts: true}
 	rows, err := conn.Query(ctx, `
 		SELECT current_user, pg_catalog.pg_encoding_to_char(encoding),
-			(SELECT pg_catalog.count(*) FROM pg_catalog.pg_replication_slots)
+			(SELECT pg_catalog.count(*) FROM pg_catalog.pg_replication_slots),
+			(SELECT pg_catalog.count(*) FROM pg_catalog.pg_prepared_xacts WHERE database = pg_catalog.current_database())
 		FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()`)
 	if err != nil {
 		return nil, fmt.Errorf("look at the publisher: %w", err)
@@ -43,6 +46,9 @@ func gatherPublisher(ctx context.Context, conn *source.Conn, identity source.Ide
 	p.role, p.encoding = string(rows[0][0]), string(rows[0][1])
 	if p.slotsInUse, err = strconv.Atoi(string(rows[0][2])); err != nil {
 		return nil, fmt.Errorf("count the slots of the publisher: %w", err)
+	}
+	if p.prepared, err = strconv.Atoi(string(rows[0][3])); err != nil {
+		return nil, fmt.Errorf("count the prepared transactions of the publisher: %w", err)
 	}
 	if p.ready, err = conn.Readiness(ctx); err != nil {
 		return nil, err

@@ -36,6 +36,10 @@ type targetFacts struct {
 	progress    lsn.LSN
 	progressErr error
 	ownOrigin   bool
+	// prepared are the subscription's prepared transactions, decided the names of those
+	// that somebody has committed.
+	prepared []state.Prepared
+	decided  []string
 }
 
 type targetRights struct {
@@ -53,6 +57,8 @@ type targetRoom struct {
 	Origins, OriginsInUse, OriginsOfOur int
 	OriginSetting                       string
 	CommitTimestamps                    bool
+	// MaxPrepared and InPrepared are max_prepared_transactions and how many there are now.
+	MaxPrepared, InPrepared int
 }
 
 // originFunctions are what apply sessions and the control session call.
@@ -86,16 +92,20 @@ func gatherTarget(ctx context.Context, session *targetSession, options apply.Opt
 		       CASE WHEN r.rolsuper THEN -1 ELSE r.rolconnlimit END, (SELECT pg_catalog.count(*) FROM sessions WHERE usename = r.rolname),
 		       CASE WHEN r.rolsuper THEN -1 ELSE d.datconnlimit END, (SELECT pg_catalog.count(*) FROM sessions WHERE datname = d.datname),
 		       o.setting::int4, (SELECT pg_catalog.count(*) FROM pg_catalog.pg_replication_origin),
-		       (SELECT pg_catalog.count(*) FROM pg_catalog.pg_replication_origin WHERE roname = $1),
-		       o.name, pg_catalog.current_setting('track_commit_timestamp')::bool
+		       (SELECT pg_catalog.count(*) FROM pg_catalog.pg_replication_origin WHERE roname = ANY ($1)),
+		       o.name, pg_catalog.current_setting('track_commit_timestamp')::bool,
+		       pg_catalog.current_setting('max_prepared_transactions')::int4, (SELECT pg_catalog.count(*) FROM pg_catalog.pg_prepared_xacts)
 		FROM pg_catalog.pg_roles r, pg_catalog.pg_database d,
 		     (SELECT * FROM settings WHERE name IN ('max_active_replication_origins', 'max_replication_slots') ORDER BY name LIMIT 1) o
-		WHERE r.rolname = current_user AND d.datname = pg_catalog.current_database()`, firstOrigin(session, options))
+		WHERE r.rolname = current_user AND d.datname = pg_catalog.current_database()`, allOrigins(session, options))
 	if err == nil {
 		f.room, err = pgx.CollectOneRow(row, pgx.RowToStructByPos[targetRoom])
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the limits of the target: %w", err)
+	}
+	if f.prepared, err = state.ListPrepared(ctx, session.conn, session.preparedPrefix(options.Name)); err != nil {
+		return nil, err
 	}
 	f.sessionErr = trySession(ctx, options)
 	return f, f.gatherState(ctx, session, options)
@@ -103,6 +113,16 @@ func gatherTarget(ctx context.Context, session *targetSession, options apply.Opt
 
 func firstOrigin(session *targetSession, options apply.Options) string {
 	return origin.Name(options.Name, session.server.DatabaseOID, 0)
+}
+
+// allOrigins are the names of the origins that a runner takes, one for each session that
+// applies.
+func allOrigins(session *targetSession, options apply.Options) []string {
+	var names []string
+	for worker := range applySessions {
+		names = append(names, origin.Name(options.Name, session.server.DatabaseOID, worker))
+	}
+	return names
 }
 
 // trySession opens a session such as applies, and closes it: what it needs cannot all
@@ -132,6 +152,9 @@ func (f *targetFacts) gatherState(ctx context.Context, session *targetSession, o
 	}
 	if f.subscription, f.stateErr = store.Subscription(ctx); f.stateErr != nil {
 		return nil
+	}
+	if f.decided, err = store.CommittedByHand(ctx); err != nil {
+		return err
 	}
 	if f.holder, err = store.LockHolder(ctx); err != nil {
 		return err
@@ -194,8 +217,12 @@ func checkState(f *facts) []Finding {
 	return ok("state", "subscription %s is recorded and no runner lives", f.options.Name)
 }
 
-// sessions of a runner on the target: one that applies, and one for the state.
-const runnerSessions = 2
+const (
+	// applySessions are those of a runner that apply, each with an origin of its own.
+	applySessions = 1
+	// runnerSessions are all of its sessions on the target: one more is for the state.
+	runnerSessions = applySessions + 1
+)
 
 func checkConnections(f *facts) []Finding {
 	room := f.target.room
@@ -221,16 +248,23 @@ func checkConnections(f *facts) []Finding {
 
 func checkOrigins(f *facts) []Finding {
 	room := f.target.room
-	if room.OriginsOfOur == 0 && room.OriginsInUse >= room.Origins {
+	if missing := applySessions - room.OriginsOfOur; missing > 0 && room.OriginsInUse+missing > room.Origins {
 		// Origins that nobody uses take no place, but which these are is not for all to see.
 		level := warning
-		if room.Origins == 0 {
+		if room.Origins < applySessions {
 			level = failure
 		}
 		return level("origins", "raise "+room.OriginSetting+" and restart the target, or drop origins that are not needed",
-			"%s is %d, and %d replication origins exist", room.OriginSetting, room.Origins, room.OriginsInUse)
+			"a runner needs %s, %s is %d, and %s", counted(applySessions, "replication origin"), room.OriginSetting, room.Origins, existing(room.OriginsInUse))
 	}
 	return ok("origins", "%d of %d replication origins exist", room.OriginsInUse, room.Origins)
+}
+
+func existing(origins int) string {
+	if origins == 1 {
+		return "1 exists"
+	}
+	return fmt.Sprintf("%d exist", origins)
 }
 
 func checkOriginFunctions(f *facts) []Finding {

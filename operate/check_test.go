@@ -464,7 +464,7 @@ func TestCheckOfRoom(t *testing.T) {
 		"role's are enough":  {checkConnections, func(r *targetRoom) { r.RoleConnections, r.RoleConnected = 3, 1 }, OK, "5 of 10"},
 		"database's":         {checkConnections, func(r *targetRoom) { r.DatabaseConnections = 0 }, Failure, "the database's CONNECTION LIMIT leaves 0 of 0"},
 		"origins":            {checkOrigins, func(*targetRoom) {}, OK, "9 of 10 replication origins exist"},
-		"origins all used":   {checkOrigins, func(r *targetRoom) { r.OriginsInUse = 10 }, Warning, "max_active_replication_origins is 10, and 10 replication origins exist"},
+		"origins all used":   {checkOrigins, func(r *targetRoom) { r.OriginsInUse = 10 }, Warning, "a runner needs 1 replication origin, max_active_replication_origins is 10, and 10 exist"},
 		"ours among them":    {checkOrigins, func(r *targetRoom) { r.OriginsInUse, r.OriginsOfOur = 10, 1 }, OK, "10 of 10"},
 		"no origins allowed": {checkOrigins, func(r *targetRoom) { r.Origins, r.OriginsInUse = 0, 0 }, Failure, "max_active_replication_origins is 0"},
 	} {
@@ -472,6 +472,49 @@ func TestCheckOfRoom(t *testing.T) {
 		require.Len(t, findings, 1, name)
 		require.Equal(t, test.level, findings[0].Level, name)
 		require.Contains(t, findings[0].Text, test.text, name)
+	}
+}
+
+// Room for prepared transactions matters where the publisher sends them as such.
+func TestCheckOfTwoPhase(t *testing.T) {
+	left := []state.Prepared{{Name: "pgapply_orders_5_744_1A2B", XID: 744, Finish: 0x1a2b}}
+	for name, test := range map[string]struct {
+		change func(*facts)
+		level  Level // empty for no finding
+		text   string
+	}{
+		"off":          {func(f *facts) { f.options.TwoPhase, f.target.room.MaxPrepared = false, 0 }, "", ""},
+		"enough":       {func(*facts) {}, OK, "max_prepared_transactions leaves 2 of 5"},
+		"none allowed": {func(f *facts) { f.target.room.MaxPrepared = 0 }, Failure, "max_prepared_transactions is 0"},
+		"too few":      {func(f *facts) { f.publisher.prepared = 3 }, Warning, "3 transactions may come that the publisher has prepared now, and max_prepared_transactions leaves 2 of 5"},
+		"held already": {func(f *facts) { f.publisher.prepared, f.target.prepared = 3, left }, OK, "leaves 2 of 5"},
+		"off, and cannot": {func(f *facts) {
+			f.options.TwoPhase, f.publisher.slot, f.publisher.version = false, &source.Slot{TwoPhase: true}, 17_00_05
+		}, OK, "leaves 2 of 5"},
+		"to be turned off": {func(f *facts) { f.options.TwoPhase, f.publisher.slot = false, &source.Slot{TwoPhase: true} }, "", ""},
+		"may not be turned off": {func(f *facts) {
+			f.options.TwoPhase, f.publisher.slot, f.target.prepared = false, &source.Slot{TwoPhase: true}, left
+		}, Failure, "cannot be turned off"},
+		"decided by hand": {func(f *facts) {
+			f.options.TwoPhase, f.publisher.slot, f.target.decided = false, &source.Slot{TwoPhase: true}, []string{"name"}
+		}, Failure, "COMMIT PREPARED has come"},
+		"left by an earlier one": {func(f *facts) { f.target.subscription, f.target.prepared = nil, left }, Failure, "pgapply_orders_5_744_1A2B (transaction 744, finished at 0/1A2B"},
+	} {
+		f := &facts{
+			options:   apply.Options{Name: "orders", TwoPhase: true},
+			target:    &targetFacts{subscription: &state.Subscription{SlotState: state.SlotCreated}, room: targetRoom{MaxPrepared: 5, InPrepared: 3}},
+			publisher: &publisherFacts{version: 18_00_04},
+		}
+		test.change(f)
+		findings := checkTwoPhase(f)
+		if test.level == "" {
+			require.Empty(t, findings, name)
+			continue
+		}
+		require.Len(t, findings, 1, name)
+		require.Equal(t, test.level, findings[0].Level, name)
+		require.Contains(t, findings[0].Text, test.text, name)
+		require.Equal(t, test.level == OK, findings[0].Remedy == "", name)
 	}
 }
 

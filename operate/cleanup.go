@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"pgapply/apply"
@@ -19,10 +18,19 @@ type CleanupOptions struct {
 	Endpoints
 	// KeepSlot leaves the publisher alone; Source may be empty then.
 	KeepSlot bool
+	// Prepared says what becomes of the subscription's prepared transactions on the
+	// target: CommitPrepared or RollbackPrepared. Empty refuses where there are some.
+	Prepared string
 	// Confirmed says that the operator agreed. Without it nothing is changed, and
 	// the Removal that comes with the error says what would be.
 	Confirmed bool
 }
+
+// What can become of prepared transactions.
+const (
+	CommitPrepared   = "commit"
+	RollbackPrepared = "rollback"
+)
 
 // Removal is what a cleanup takes away, or took away.
 type Removal struct {
@@ -30,13 +38,19 @@ type Removal struct {
 	// Slot is the recorded slot, empty when there is none or it is to be kept.
 	Slot    string   `json:"slot,omitempty"`
 	Origins []string `json:"origins"`
-	Tables  int      `json:"tables"`
+	// Prepared are the prepared transactions on the target, the oldest first, which are
+	// committed or rolled back as the options say.
+	Prepared []state.Prepared `json:"-"`
+	Tables   int              `json:"tables"`
 	// Conflicts is how many are recorded.
 	Conflicts int64 `json:"conflicts"`
 	// Done is what happened, one line each; empty before a confirmation.
 	Done []string `json:"done"`
 	// Remains is what was left on purpose and how to remove it by hand.
 	Remains []string `json:"remains"`
+
+	end       string // of the prepared transactions
+	stateless bool   // the target has no state of pgapply
 }
 
 // Plan says in one sentence what would be taken away.
@@ -48,11 +62,16 @@ func (r *Removal) Plan() string {
 	if len(r.Origins) > 0 {
 		parts = append(parts, fmt.Sprintf("replication origins %s on the target", strings.Join(r.Origins, ", ")))
 	}
-	what := counted(int64(r.Tables), "table")
-	if r.Conflicts > 0 {
-		what += ", " + counted(r.Conflicts, "recorded conflict")
+	if len(r.Prepared) > 0 {
+		parts = append(parts, fmt.Sprintf("prepared transactions on the target, %s: %s", r.decision(), apply.Names(r.Prepared)))
 	}
-	parts = append(parts, fmt.Sprintf("the state of subscription %q (%s)", r.Subscription, what))
+	if !r.stateless {
+		what := counted(int64(r.Tables), "table")
+		if r.Conflicts > 0 {
+			what += ", " + counted(r.Conflicts, "recorded conflict")
+		}
+		parts = append(parts, fmt.Sprintf("the state of subscription %q (%s)", r.Subscription, what))
+	}
 	return strings.Join(parts, "; ") + ". Replicated rows stay."
 }
 
@@ -64,15 +83,15 @@ func (r *Removal) remains(format string, arguments ...any) {
 	r.Remains = append(r.Remains, fmt.Sprintf(format, arguments...))
 }
 
-// Cleanup takes a subscription away: its slot on the publisher, then its
-// replication origins, then its state on the target; with the last subscription
-// the schema pgapply. Rows that were replicated stay. In this order a cleanup
+// Cleanup takes a subscription away: its slot on the publisher, then its prepared
+// transactions and its replication origins, then its state on the target; with the
+// last subscription the schema pgapply. Rows that were replicated stay. In this order a cleanup
 // that failed half-way can be run again, and the state names what is left to the
 // end. Where nothing is left to do it succeeds, and where the state does not know
 // the subscription it wants no plan confirmed but says so.
 //
-// It refuses while a runner lives, while prepared transactions of ours exist,
-// and where slot or target are not the recorded ones. When the publisher cannot
+// It refuses while a runner lives, while the target holds prepared transactions of
+// the subscription and the options do not say how they end, and where slot or target are not the recorded ones. When the publisher cannot
 // be reached it changes nothing and says how to go on without it.
 func Cleanup(ctx context.Context, options CleanupOptions) (*Removal, error) {
 	target, err := options.openTarget(ctx)
@@ -83,9 +102,16 @@ func Cleanup(ctx context.Context, options CleanupOptions) (*Removal, error) {
 	if err := target.writable(); err != nil {
 		return nil, err
 	}
-	removal := &Removal{Subscription: options.Name, Origins: []string{}, Done: []string{}, Remains: []string{}}
+	removal := &Removal{Subscription: options.Name, Origins: []string{}, Done: []string{}, Remains: []string{}, end: options.Prepared}
+	if err := removal.findPrepared(ctx, target); err != nil {
+		return nil, err
+	}
 	store, err := state.OpenExisting(ctx, target.conn, options.Name)
 	if errors.Is(err, state.ErrNoSchema) {
+		removal.stateless = true
+		if len(removal.Prepared) > 0 {
+			return removal, removal.alone(ctx, target, options)
+		}
 		removal.did("database %q on the target has no state of pgapply: nothing to do", target.server.Database)
 		removal.strayed(ctx, options)
 		return removal, nil
@@ -105,7 +131,7 @@ func Cleanup(ctx context.Context, options CleanupOptions) (*Removal, error) {
 		return nil, c.refuseUnknown(ctx)
 	}
 	if !options.Confirmed {
-		return removal, refused("repeat with --yes", "cleanup of subscription %q is not confirmed", options.Name)
+		return removal, notConfirmed(options)
 	}
 	return removal, c.run(ctx)
 }
@@ -181,32 +207,14 @@ func (c *cleanup) look(ctx context.Context) (err error) {
 	for _, origin := range c.origins {
 		c.removal.Origins = append(c.removal.Origins, origin.Name)
 	}
-	return c.refusePrepared(ctx)
-}
-
-// refusePrepared looks for prepared transactions of this subscription. Their
-// rows are neither committed nor rolled back, and hold locks.
-func (c *cleanup) refusePrepared(ctx context.Context) error {
-	prefix := fmt.Sprintf("pgapply_%s_%d_", c.options.Name, c.target.server.DatabaseOID)
-	rows, err := c.target.conn.Query(ctx, `SELECT gid FROM pg_catalog.pg_prepared_xacts
-		WHERE database = pg_catalog.current_database() AND pg_catalog.starts_with(gid, $1) ORDER BY prepared`, prefix)
-	if err != nil {
-		return apply.TargetError(fmt.Errorf("look for prepared transactions: %w", err))
-	}
-	gids, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return apply.TargetError(fmt.Errorf("look for prepared transactions: %w", err))
-	}
-	if len(gids) == 0 {
-		return nil
-	}
-	return refused("see on the publisher what became of each, then COMMIT PREPARED or ROLLBACK PREPARED it on the target",
-		"subscription %q has prepared transactions on the target: %s", c.options.Name, strings.Join(gids, ", "))
+	// Under the lock: what a runner has prepared since the first look counts too.
+	return c.removal.findPrepared(ctx, c.target)
 }
 
 // unknown: the state has nothing that a plan could announce.
 func (c *cleanup) unknown() bool {
-	return c.subscription == nil && len(c.origins) == 0 && c.removal.Tables == 0 && c.removal.Conflicts == 0
+	return c.subscription == nil && len(c.origins) == 0 && c.removal.Tables == 0 && c.removal.Conflicts == 0 &&
+		len(c.removal.Prepared) == 0
 }
 
 // refuseUnknown is for a name that may be mistyped, with what else goes by it.
@@ -246,12 +254,19 @@ func (r *Removal) strayed(ctx context.Context, options CleanupOptions) {
 	}
 }
 
+func notConfirmed(options CleanupOptions) error {
+	return refused("repeat with --yes", "cleanup of subscription %q is not confirmed", options.Name)
+}
+
 func dropByHand(slot string) string {
 	return fmt.Sprintf("SELECT pg_drop_replication_slot('%s')", strings.ReplaceAll(slot, "'", "''"))
 }
 
 func (c *cleanup) run(ctx context.Context) error {
 	if err := c.dropSlot(ctx); err != nil {
+		return err
+	}
+	if err := c.removal.endPrepared(ctx, c.target); err != nil {
 		return err
 	}
 	for _, origin := range c.origins {

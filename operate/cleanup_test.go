@@ -261,19 +261,66 @@ func TestCleanupOfACopiedTarget(t *testing.T) {
 	require.Equal(t, "1 slots, 2 origins, 0 schemas", b.leftovers(), "slot and origins are the original's")
 }
 
-func TestCleanupRefusesPreparedTransactions(t *testing.T) {
+// prepare leaves a prepared transaction as a runner does, which writes a row of table t,
+// and returns its name.
+func (b *bed) prepare(row, xid int) string {
+	gid := fmt.Sprintf("pgapply_orders_%d_%d_1A2B", b.where.DatabaseOID, xid)
+	pgtest.Exec(b.t, b.target, fmt.Sprintf(`begin; insert into t values (%d);
+		insert into pgapply.progress (subscription, position, gid) values ('orders', '0/1A2B', '%s'); prepare transaction '%s'`, row, gid, gid))
+	return gid
+}
+
+func TestCleanupOfPreparedTransactions(t *testing.T) {
+	for _, end := range []struct{ action, done, rows string }{
+		{CommitPrepared, "committed prepared transaction ", "7\n8"},
+		{RollbackPrepared, "rolled back prepared transaction ", ""},
+	} {
+		b := sharedBed(t)
+		b.complete()
+		pgtest.Exec(t, b.target, `create table t (a int)`)
+		gid := b.prepare(7, 744)
+		// Somebody else's, although the name begins the same.
+		stranger := fmt.Sprintf("pgapply_orders_%d_1_744_1A2B", b.where.DatabaseOID)
+		pgtest.Exec(t, b.target, `begin; insert into t values (99); prepare transaction '`+stranger+`'`)
+		for _, change := range []func(*CleanupOptions){func(*CleanupOptions) {}, unconfirmed} {
+			_, err := b.cleanup(change)
+			requireClass(t, err, apply.Refused, "has prepared transactions on the target: "+gid+" (transaction 744, finished at 0/1A2B, since 2", "--prepared=commit or --prepared=rollback")
+		}
+		report, err := ReadStatus(t.Context(), b.ends)
+		require.NoError(t, err)
+		require.Equal(t, 1, report.Prepared)
+		require.Contains(t, report.Text(), "prepared      1 transaction, the oldest since 2")
+
+		prepared := func(o *CleanupOptions) { o.Prepared = end.action }
+		removal, err := b.cleanup(prepared, unconfirmed)
+		requireClass(t, err, apply.Refused, "not confirmed")
+		require.Contains(t, removal.Plan(), "prepared transactions on the target, by ")
+		require.Contains(t, removal.Plan(), gid)
+		require.Equal(t, "1 slots, 2 origins, 1 schemas", b.leftovers())
+		second := b.prepare(8, 745)
+		removal, err = b.cleanup(prepared)
+		require.NoError(t, err)
+		require.Equal(t, []string{end.done + gid, end.done + second}, removal.Done[1:3])
+		require.Equal(t, "0 slots, 0 origins, 0 schemas", b.leftovers())
+		require.Equal(t, end.rows, pgtest.Query(t, b.target, `select a from t order by a`))
+		require.Equal(t, stranger, pgtest.Query(t, b.target, `select gid from pg_prepared_xacts where database = current_database()`))
+	}
+}
+
+// What is prepared may be all that is left of a subscription.
+func TestCleanupOfNothingButPreparedTransactions(t *testing.T) {
 	b := sharedBed(t)
-	b.complete()
-	gid := fmt.Sprintf("pgapply_orders_%d_77_16B374D848", b.where.DatabaseOID)
-	pgtest.Exec(t, b.target, `create table t (a int)`, `begin; insert into t values (1); prepare transaction '`+gid+`'`,
-		`begin; insert into t values (2); prepare transaction 'pgapply_other_`+fmt.Sprint(b.where.DatabaseOID)+`_1_1'`)
+	gid := fmt.Sprintf("pgapply_orders_%d_744_1A2B", b.where.DatabaseOID)
+	pgtest.Exec(t, b.target, `create table t (a int)`, `begin; insert into t values (1); prepare transaction '`+gid+`'`)
 	_, err := b.cleanup()
-	requireClass(t, err, apply.Refused, "has prepared transactions on the target: "+gid, "ROLLBACK PREPARED")
-	require.NotContains(t, err.Error(), "other")
-	require.Equal(t, "1 slots, 2 origins, 1 schemas", b.leftovers())
-	pgtest.Exec(t, b.target, `rollback prepared '`+gid+`'`)
-	_, err = b.cleanup()
+	requireClass(t, err, apply.Refused, gid, "--prepared")
+	rollback := func(o *CleanupOptions) { o.Prepared = RollbackPrepared }
+	removal, err := b.cleanup(rollback, unconfirmed)
+	requireClass(t, err, apply.Refused, "not confirmed")
+	require.Equal(t, "prepared transactions on the target, by rolling them back: "+gid, strings.Split(removal.Plan(), " (")[0])
+	removal, err = b.cleanup(rollback)
 	require.NoError(t, err)
+	require.Equal(t, []string{"rolled back prepared transaction " + gid}, removal.Done)
 }
 
 func TestCleanupLeavesOtherSubscriptions(t *testing.T) {

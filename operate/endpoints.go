@@ -9,6 +9,7 @@ import (
 
 	"pgapply/apply"
 	"pgapply/apply/state"
+	"pgapply/apply/target"
 	"pgapply/internal/source"
 )
 
@@ -73,6 +74,11 @@ func (t *targetSession) unknown(ctx context.Context, store *state.Store) error {
 		return apply.TargetError(err)
 	}
 	return refused(unknownHint, "database %q on the target knows no subscription %q%s", t.server.Database, store.Name(), after(", only ", quoted(names)))
+}
+
+// preparedPrefix begins the names of a subscription's prepared transactions.
+func (t *targetSession) preparedPrefix(subscription string) string {
+	return target.PreparedPrefix(subscription, t.server.DatabaseOID)
 }
 
 // writable refuses a standby, for what writes.

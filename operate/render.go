@@ -37,6 +37,9 @@ func (r *Report) Text() string {
 	}
 	page.line("tables", "%s", tablesLine(r.Tables))
 	page.line("conflicts", "%s", conflictsLine(r.Conflicts))
+	if r.OldestPreparedAt != nil {
+		page.line("prepared", "%s, the oldest since %s", counted(int64(r.Prepared), "transaction"), moment(*r.OldestPreparedAt))
+	}
 	if r.LastError != "" {
 		when := ""
 		if r.LastErrorAt != nil {
@@ -131,8 +134,12 @@ func statusLines(page *page, status *state.Status, age time.Duration) {
 		if stream.Binary {
 			format = "binary"
 		}
-		page.line("stream", "publications %s; protocol %d, streaming %s, %s, origin %s",
-			strings.Join(stream.Publications, ", "), stream.Protocol, stream.Streaming, format, stream.Origin)
+		twoPhase := ""
+		if stream.TwoPhase {
+			twoPhase = ", two-phase"
+		}
+		page.line("stream", "publications %s; protocol %d, streaming %s%s, %s, origin %s",
+			strings.Join(stream.Publications, ", "), stream.Protocol, stream.Streaming, twoPhase, format, stream.Origin)
 	}
 	page.line("received", "%s", status.Received)
 	page.line("applied", "%s", status.Applied)

@@ -40,6 +40,10 @@ type Report struct {
 	Tables map[string]int `json:"tables"`
 	// Conflicts are those that are recorded on the target.
 	Conflicts state.ConflictStats `json:"conflicts"`
+	// Prepared counts the prepared transactions on the target whose end the publisher
+	// has not told yet; the oldest is there since OldestPreparedAt.
+	Prepared         int        `json:"prepared_transactions"`
+	OldestPreparedAt *time.Time `json:"oldest_prepared_at,omitempty"`
 	// LastError is the runner's, or the one that stopped the subscription.
 	LastError     string     `json:"last_error,omitempty"`
 	LastErrorHint string     `json:"last_error_hint,omitempty"`
@@ -116,7 +120,7 @@ func ReadStatus(ctx context.Context, ends Endpoints) (*Report, error) {
 		return nil, err
 	}
 	defer closeTarget(target.conn)
-	seen, err := observe(ctx, store)
+	seen, err := observe(ctx, target, store)
 	if err != nil {
 		return nil, apply.TargetError(err)
 	}
@@ -137,9 +141,10 @@ type observation struct {
 	holder       *state.Holder
 	tables       []state.Table
 	conflicts    state.ConflictStats
+	prepared     []state.Prepared // the oldest first
 }
 
-func observe(ctx context.Context, store *state.Store) (seen observation, err error) {
+func observe(ctx context.Context, session *targetSession, store *state.Store) (seen observation, err error) {
 	if seen.subscription, err = store.Subscription(ctx); err != nil {
 		return seen, err
 	}
@@ -147,6 +152,9 @@ func observe(ctx context.Context, store *state.Store) (seen observation, err err
 		return seen, err
 	}
 	if seen.conflicts, err = store.ConflictStats(ctx); err != nil {
+		return seen, err
+	}
+	if seen.prepared, err = store.Prepared(ctx, session.preparedPrefix(store.Name())); err != nil {
 		return seen, err
 	}
 	// The holder first: a runner takes the lock before it writes its row.
@@ -165,7 +173,11 @@ func newReport(name string, server state.Target, seen observation) *Report {
 		Target:       TargetView{Version: server.Version, SystemID: server.SystemID, Database: server.Database},
 		Tables:       state.CountTables(seen.tables),
 		Conflicts:    seen.conflicts,
+		Prepared:     len(seen.prepared),
 		Problems:     []string{},
+	}
+	if len(seen.prepared) > 0 {
+		report.OldestPreparedAt = &seen.prepared[0].Since
 	}
 	if sub := seen.subscription; sub != nil {
 		report.Enabled, report.PausedAt, report.PauseReason = sub.Enabled, sub.PausedAt, sub.PauseReason

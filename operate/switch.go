@@ -74,7 +74,7 @@ func (s *Switching) watch(ctx context.Context, target *targetSession, store *sta
 	again := time.NewTicker(lookAgain)
 	defer again.Stop()
 	for {
-		seen, err := observe(ctx, store)
+		seen, err := observe(ctx, target, store)
 		if err != nil {
 			return apply.TargetError(err)
 		}

@@ -82,6 +82,12 @@ func transactionError(t *txn.Transaction, operation decoder.Type, relation *deco
 	if mismatch, ok := catalog.AsMismatch(err); ok {
 		failed.Hint = mismatch.Hint
 	}
+	if _, ok := errors.AsType[*NotPreparedError](err); ok {
+		failed.Hint = "bring the rows of the transaction to the target by hand if they are wanted, then " + leaveOut(t.EndLSN)
+	}
+	if refused, ok := errors.AsType[*SkipError](err); ok {
+		failed.Hint = refused.hint()
+	}
 	if refusal, ok := errors.AsType[*pgconn.PgError](err); ok {
 		failed.Hint = remedy(refusal, t.EndLSN)
 	}

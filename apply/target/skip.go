@@ -40,6 +40,19 @@ func (s *Session) Skip(t *txn.Transaction) (Outcome, error) {
 
 func (s *Session) skip(t *txn.Transaction) error {
 	s.current, s.ordinal = t, 0
+	switch t.Kind {
+	case txn.Prepare:
+		if err := s.prepareEmpty(t); err != nil {
+			return s.failure(decoder.TypePrepare, nil, err)
+		}
+	case txn.CommitPrepared, txn.RollbackPrepared:
+		name, err := s.undecided(t)
+		if err != nil {
+			return s.failure(decoder.TypeCommitPrepared, nil, err)
+		}
+		return s.position(t, name)
+	case txn.Commit:
+	}
 	if err := s.control(opOther, beginStatement); err != nil {
 		return err
 	}
@@ -57,6 +70,57 @@ func (s *Session) skip(t *txn.Transaction) error {
 		}
 		s.ordinal++
 	}
+}
+
+// prepareEmpty prepares nothing under the name of a transaction whose changes are left
+// out, so that its COMMIT PREPARED finds it. That comes first: the changes are kept
+// together with the position, once.
+func (s *Session) prepareEmpty(t *txn.Transaction) error {
+	name, prepared, committed, err := s.findPrepared(t)
+	switch {
+	case err != nil:
+		return err
+	case committed:
+		return &SkipError{Reason: "it is committed on the target already"}
+	case prepared:
+		// From a try that was cut off before its position was recorded, perhaps one
+		// with the changes.
+		if _, err := s.Query("ROLLBACK PREPARED " + literal(name)); err != nil {
+			return err
+		}
+	}
+	if err := s.control(opOther, beginStatement); err != nil {
+		return err
+	}
+	return s.endPrepared(t)
+}
+
+// undecided refuses to skip the end of a transaction that the target holds as prepared:
+// it would remain so for good, with its locks. Otherwise it returns under which name the
+// target knows it.
+func (s *Session) undecided(t *txn.Transaction) (string, error) {
+	name, prepared, _, err := s.findPrepared(t)
+	if err == nil && prepared {
+		return "", &SkipError{Reason: fmt.Sprintf("it ends prepared transaction %q, whose changes the target holds as %s", t.GID, name), Prepared: name}
+	}
+	return name, err
+}
+
+// SkipError says why a transaction cannot be left out.
+type SkipError struct {
+	Reason string
+	// Prepared is the name on the target of the transaction that it would end.
+	Prepared string
+}
+
+func (e *SkipError) Error() string { return "the transaction cannot be skipped: " + e.Reason }
+
+func (e *SkipError) hint() string {
+	hint := "take it back with `pgapply skip --lsn none`"
+	if e.Prepared != "" {
+		hint += ", or leave out the changes first: ROLLBACK PREPARED " + literal(e.Prepared) + " on the target"
+	}
+	return hint
 }
 
 // keep writes what a skipped change would have done.

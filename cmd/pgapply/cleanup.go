@@ -19,17 +19,23 @@ func newCleanup() *cobra.Command {
 		Use:   "cleanup",
 		Short: "Take a subscription away: slot, origins and state, not the rows",
 		Long: `Drops the replication slot on the publisher, then the replication origins and the
-state on the target. Replicated rows stay. It refuses while a runner lives.
+state on the target. Replicated rows stay. It refuses while a runner lives, and while
+the target holds prepared transactions of the subscription: --prepared says how they
+end. What became of them on the publisher decides which way is right.
 
 On a terminal it shows what it would drop and asks for the subscription's name;
 elsewhere it wants --yes. After a failure it can be run again.`,
-		Example: `  pgapply cleanup --source "$SOURCE" --target "$TARGET" --yes`,
+		Example: `  pgapply cleanup --source "$SOURCE" --target "$TARGET" --yes
+  pgapply cleanup --prepared=rollback`,
 	}, func(cmd *cobra.Command) error {
 		if err := targetGiven(cmd, options.Target); err != nil {
 			return err
 		}
 		if options.Source == "" && !options.KeepSlot {
 			return usageError(cmd, "no publisher given: set --source or %s, or leave its slot with --keep-slot", variable("source"))
+		}
+		if options.Prepared != "" && options.Prepared != operate.CommitPrepared && options.Prepared != operate.RollbackPrepared {
+			return usageError(cmd, "--prepared %q is not one of %s, %s", options.Prepared, operate.CommitPrepared, operate.RollbackPrepared)
 		}
 		removal, err := operate.Cleanup(cmd.Context(), options)
 		if err != nil && removal != nil && !options.Confirmed {
@@ -53,6 +59,7 @@ elsewhere it wants --yes. After a failure it can be run again.`,
 	v.endpoints(&options.Endpoints)
 	v.group("What to do", func(flags *pflag.FlagSet) {
 		flags.BoolVar(&options.KeepSlot, "keep-slot", false, "leave the publisher alone; --source is not needed then")
+		flags.StringVar(&options.Prepared, "prepared", "", "`ACTION` for prepared transactions on the target: commit or rollback")
 		flags.BoolVar(&options.Confirmed, "yes", false, "do not ask")
 	})
 	return v.Command

@@ -63,13 +63,13 @@ func TestRunTakesEveryFlag(t *testing.T) {
 		"--origin", "none", "--endpos", "1/2", "--on-error", "stop", "--workers", "2", "--synchronous-commit", "local",
 		"--max-group-transactions", "1", "--max-group-rows", "2", "--max-group-bytes", "3kB", "--max-group-age", "4ms",
 		"--on-conflict", "update_missing=error", "--on-conflict", "a.b, c:insert_exists=keep_local", "--conflict-retention", "1d12h", "--log-rows",
-		"--missing-table", "skip", "--messages", "table", "--memory-limit", "5MiB", "--spool-dir", "/c", "--spool-limit", "6GB")...)
+		"--two-phase", "--missing-table", "skip", "--messages", "table", "--memory-limit", "5MiB", "--spool-dir", "/c", "--spool-limit", "6GB")...)
 	require.NoError(t, c.err)
 	var policies conflict.Policies
 	require.NoError(t, policies.Set("update_missing=error"))
 	require.NoError(t, policies.Set("a.b, c:insert_exists=keep_local"))
 	require.Equal(t, apply.Options{
-		OnConflict: policies, ConflictRetention: 36 * time.Hour, LogRows: true, MissingTable: "skip", Messages: "table",
+		TwoPhase: true, OnConflict: policies, ConflictRetention: 36 * time.Hour, LogRows: true, MissingTable: "skip", Messages: "table",
 		Name: "sub", Source: "dbname=a", Target: "dbname=b", SourcePassfile: "/a", TargetPassfile: "/b",
 		Publications: []string{"p", "with, comma"}, Slot: "s", Failover: true, Streaming: "on", Binary: true, Origin: "none",
 		EndLSN: lsn.LSN(1<<32 + 2), OnError: "stop", Workers: 2, SynchronousCommit: "local",

@@ -60,6 +60,7 @@ func (v *verb) engineFlags(options *apply.Options) {
 		flags.StringVar(&options.Slot, "slot", "", "`NAME` of the replication slot (default that of the subscription)")
 		flags.BoolVar(&options.CreateSlot, "create-slot", options.CreateSlot, "create the slot at the first start; false adopts an existing one")
 		flags.BoolVar(&options.Failover, "failover", options.Failover, "let standbys of the publisher keep the slot (17 and later)")
+		flags.BoolVar(&options.TwoPhase, "two-phase", options.TwoPhase, "prepare on the target what the publisher prepares, instead of waiting for its COMMIT PREPARED (15 and later)")
 		flags.BoolVar(&options.CopyData, "copy-data", options.CopyData, "copy the tables first; for now only false is accepted")
 		flags.StringVar(&options.Streaming, "streaming", options.Streaming, "receive transactions in progress: `MODE` off, on or parallel, as far as the publisher can")
 		flags.BoolVar(&options.Binary, "binary", options.Binary, "receive values in binary form (14 and later)")

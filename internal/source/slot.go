@@ -221,6 +221,22 @@ func (c *Conn) createSlotError(name string, err error) error {
 	return fmt.Errorf("create replication slot %q: %w", name, err)
 }
 
+// SetTwoPhase makes a slot send prepared transactions at PREPARE, or at COMMIT PREPARED,
+// and waits until nobody uses it any more. Only publishers from 18 on have the command.
+func (c *Conn) SetTwoPhase(ctx context.Context, name string, twoPhase bool) error {
+	if c.major() < 18 {
+		return &ConfigurationError{Reason: fmt.Sprintf("alter replication slot %q: that needs a publisher of major 18 or later, this is %d", name, c.major())}
+	}
+	_, err := c.Query(ctx, fmt.Sprintf("ALTER_REPLICATION_SLOT %s (TWO_PHASE %t)", identifier(name), twoPhase))
+	if server, ok := errors.AsType[*pgconn.PgError](err); ok && server.Code == "42704" {
+		return &SlotMissingError{Slot: name, Err: err}
+	}
+	if err != nil {
+		return fmt.Errorf("alter replication slot %q: %w", name, err)
+	}
+	return nil
+}
+
 // DropSlot drops a slot, and waits until nobody uses it any more. A slot that
 // is not there is a SlotMissingError.
 func (c *Conn) DropSlot(ctx context.Context, name string) error {
