@@ -106,7 +106,7 @@ func TestFaultsOfTheCommandLine(t *testing.T) {
 		says        []string
 	}{
 		{"unknown command", nil, []string{"rnu"}, []string{`unknown command "rnu"`, "`pgapply run`"}},
-		{"unknown flag", nil, run("--workers", "4"), []string{"--workers", "pgapply run --help"}},
+		{"unknown flag", nil, run("--nonsense", "4"), []string{"--nonsense", "pgapply run --help"}},
 		{"argument", nil, run("more"), []string{`"more"`}},
 		{"size", nil, run("--memory-limit", "lots"), []string{`"lots" is not a size`}},
 		{"whole number", nil, run("--max-group-rows", "x"), []string{`pgapply: --max-group-rows: "x" is not a whole number`}},
