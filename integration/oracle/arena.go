@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -21,10 +21,12 @@ func PublisherSettings(major int) map[string]string {
 	return settings
 }
 
-// TargetSettings are the same for the target.
-func TargetSettings(int) map[string]string {
+// TargetSettings are the same for the target, which knows who wrote a row if it is
+// tracked.
+func TargetSettings(tracked bool) map[string]string {
 	return map[string]string{
-		"autovacuum": "off", "log_min_messages": "error", "max_worker_processes": "24", "max_logical_replication_workers": "16",
+		"track_commit_timestamp": strconv.FormatBool(tracked),
+		"autovacuum":             "off", "log_min_messages": "error", "max_worker_processes": "24", "max_logical_replication_workers": "16",
 		// A commit is not flushed at once, and its flush is what catching up waits for.
 		"wal_writer_delay": "10ms",
 		// The native subscription tries again soon what a moment's lock has spoilt.
@@ -36,6 +38,7 @@ func TargetSettings(int) map[string]string {
 type Arena struct {
 	publisher, target server
 	servers           Servers
+	tracked           bool // the target knows who wrote a row
 	spool             string
 	plays             atomic.Int64
 
@@ -70,6 +73,12 @@ func NewArena(ctx context.Context, publisher, target *cluster.Cluster, directory
 	for name, count := range counts {
 		a.servers.Extensions[name] = count == 2
 	}
+	tracked, err := a.target.administrator.query(ctx, "SHOW track_commit_timestamp")
+	if err != nil {
+		a.Close()
+		return nil, err
+	}
+	a.tracked = tracked[0][0] == "on"
 	return a, nil
 }
 
@@ -246,7 +255,8 @@ func (a *Arena) until(ctx context.Context, ask func() (bool, error)) error {
 
 var errPatience = errors.New("the time is up")
 
-// playName names a database of a play, and the slot that goes with it.
-func playName(number int64, role string) string {
-	return fmt.Sprintf("oracle_%d_%d_%s", os.Getpid()%100000, number, role)
+// playName names a database of a play, and the slot that goes with it. A publisher
+// may have arenas with several targets.
+func (a *Arena) playName(number int64, role string) string {
+	return fmt.Sprintf("oracle_%d_%d_%s", a.target.Port(), number, role)
 }

@@ -116,7 +116,7 @@ func remainder(number string) string {
 // number is that of a row which may be there, mostly one that no other session
 // cares for.
 func (c *change) number() int {
-	n := c.g.r.IntN(36)
+	n := c.g.r.IntN(rowsFilled)
 	if !c.g.chance(80) {
 		return n
 	}
@@ -405,24 +405,24 @@ func (c *change) bulk() {
 		g.use("bulk delete")
 	default:
 		many := 100 + g.r.IntN(400)
-		c.insertMany(t.fresh+1, many)
+		c.add(c.insertMany(c.row("g"), t.fresh+1, many))
 		t.fresh += many
 		g.use("bulk insert")
 	}
 }
 
-// insertMany inserts rows with consecutive numbers.
-func (c *change) insertMany(from, many int) {
-	row, override := c.row("g"), c.override()
+// insertMany inserts rows with consecutive numbers g, with which row says their values.
+func (c *change) insertMany(row []assignment, from, many int) func(view) string {
+	override := c.override()
 	all := c.g.unit(rankDetail, c.unit)
 	name := c.t.name
-	c.add(func(v view) string {
+	return func(v view) string {
 		to := from + many - 1
 		if !v.alive(all) {
 			to = from + 1
 		}
 		return fmt.Sprintf("INSERT INTO %s (%s)%s SELECT %s FROM generate_series(%d, %d) g", name, v.names(row), override, v.values(row), from, to)
-	})
+	}
 }
 
 // subtransactions inserts rows, each in a subtransaction of its own, of which every

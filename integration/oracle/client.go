@@ -53,12 +53,12 @@ func (c *client) exec(ctx context.Context, sql string) error {
 	return err
 }
 
-// insist runs SQL, again if it is the victim of a deadlock: it may have to wait for
-// what applies changes while that waits for it.
+// insist runs SQL, again if what applies changes at the same time is in its way: each
+// may have to wait for the other, or it finds a row changed or moved under its hands.
 func (c *client) insist(ctx context.Context, sql string) error {
 	err := c.exec(ctx, sql)
 	for range 10 {
-		if refusal, ok := errors.AsType[*pgconn.PgError](err); !ok || refusal.Code != "40P01" {
+		if refusal, ok := errors.AsType[*pgconn.PgError](err); !ok || refusal.Code != "40P01" && refusal.Code != "40001" {
 			break
 		}
 		err = c.exec(ctx, sql)

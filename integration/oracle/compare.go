@@ -47,7 +47,10 @@ func (p *play) compare(ctx context.Context) error {
 			}
 		}
 	}
-	return p.compareTargets(ctx, local)
+	if err := p.compareTargets(ctx, local); err != nil {
+		return err
+	}
+	return p.compareConflicts(ctx)
 }
 
 // targets asks all targets for the published tables, and for all their tables.

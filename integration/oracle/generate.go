@@ -122,6 +122,11 @@ func (g *generator) schema() {
 		g.plain(0, onPublisher, "", "CREATE PUBLICATION p"+g.publicationOptions())
 	}
 	slices.Sort(g.script.publications)
+	for _, t := range g.tables {
+		if t.identity != noColumn && g.chance(40) {
+			g.load(t)
+		}
+	}
 }
 
 // settings gives the databases defaults that must not matter.

@@ -48,7 +48,7 @@ func TestFeatures(t *testing.T) {
 		"row without columns", "logical message",
 		"commit", "rollback", "nested savepoint", "rollback to savepoint", "release savepoint", "prepared",
 		"add column", "add column with default", "definition changed in a transaction", "drop column", "rename column", "widen column",
-		"change replica identity", "alter publication", "target changed alone", "target rewritten", "key made again on the target",
+		"change replica identity", "alter publication", "target changed alone", "rows loaded by hand", "rows written by hand", "rows written by hand in the way", "target rewritten", "key made again on the target",
 		"subtransactions", "foreign key", "trigger that refuses rows", "shorten the column list", "rename table", "drop table", "new table", "enum grows",
 		"catch up", "restart", "connections cut", "binary",
 		"live streaming off", "live streaming on", "live streaming parallel", "backlog streaming off", "backlog streaming on",

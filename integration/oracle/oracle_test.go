@@ -27,8 +27,9 @@ func number(t *testing.T, variable string, otherwise uint64) uint64 {
 	return value
 }
 
-// TestOracle plays PGAPPLY_TEST_SEEDS seeds from PGAPPLY_TEST_SEED on. The first
-// failure of each kind is made small.
+// TestOracle plays PGAPPLY_TEST_SEEDS seeds from PGAPPLY_TEST_SEED on, the odd ones
+// into a target that tracks commit timestamps. The first failure of each kind is made
+// small.
 func TestOracle(t *testing.T) {
 	publisherMajor := int(number(t, "PGAPPLY_TEST_PUBLISHER_MAJOR", uint64(pgtest.Major(t))))
 	targetMajor := int(number(t, "PGAPPLY_TEST_TARGET_MAJOR", uint64(pgtest.Major(t))))
@@ -36,18 +37,23 @@ func TestOracle(t *testing.T) {
 	shrinking := time.Duration(number(t, "PGAPPLY_TEST_SHRINK", 120)) * time.Second
 
 	publisher := pgtest.Start(t, with(PublisherSettings(publisherMajor), publisherMajor)...)
-	target := pgtest.Start(t, with(TargetSettings(targetMajor), targetMajor)...)
-	arena, err := NewArena(t.Context(), publisher, target, t.TempDir())
-	require.NoError(t, err)
-	defer arena.Close()
+	var arenas []*Arena
+	for _, tracked := range []bool{false, true} {
+		target := pgtest.Start(t, with(TargetSettings(tracked), targetMajor)...)
+		arena, err := NewArena(t.Context(), publisher, target, t.TempDir())
+		require.NoError(t, err)
+		defer arena.Close()
+		arenas = append(arenas, arena)
+	}
 
 	var failed []uint64
-	var statements, refusals, rows int
+	var statements, refusals, rows, conflicts, alike int
 	var transactions, crashes int64
 	features, refused := map[string]int{}, map[string]int{}
 	shrunk := map[string]bool{}
 	began := time.Now()
 	for seed := first; seed < first+seeds; seed++ {
+		arena := arenas[seed%2]
 		script := Generate(seed, arena.Servers())
 		result, err := arena.Play(t.Context(), script)
 		if err != nil { // of the script or of the servers
@@ -61,6 +67,10 @@ func TestOracle(t *testing.T) {
 			refused[message] += count
 		}
 		transactions += result.Transactions
+		conflicts += result.Conflicts
+		if result.NativeConflicts {
+			alike++
+		}
 		if result.NativeCrashed {
 			crashes++
 		}
@@ -86,9 +96,9 @@ func TestOracle(t *testing.T) {
 	for _, message := range slices.Sorted(maps.Keys(refused)) {
 		t.Logf("%6d refused: %s", refused[message], message)
 	}
-	t.Logf("oracle: seeds %d to %d on %d to %d: %d equal, %d not %v; %d statements, %d refused, %d rows in the end, %d transactions applied, %d crashes of native, %.1f s a seed",
+	t.Logf("oracle: seeds %d to %d on %d to %d: %d equal, %d not %v; %d statements, %d refused, %d rows in the end, %d transactions applied, %d conflicts compared, for %d seeds with native ones, %d crashes of native, %.1f s a seed",
 		first, first+seeds-1, publisherMajor, targetMajor, seeds-uint64(len(failed)), len(failed), failed,
-		statements, refusals, rows, transactions, crashes, took.Seconds()/float64(seeds))
+		statements, refusals, rows, transactions, conflicts, alike, crashes, took.Seconds()/float64(seeds))
 }
 
 func with(settings map[string]string, major int) []pgtest.Option {

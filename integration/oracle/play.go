@@ -32,8 +32,12 @@ type Result struct {
 	Refused    map[string]int
 	// Rows that all tables have together in the end.
 	Rows int
-	// Transactions that the engines have applied.
+	// Transactions that the engines have applied, and conflicts that they have noted if
+	// these were compared.
 	Transactions int64
+	Conflicts    int
+	// NativeConflicts says that they were compared with those that native has logged.
+	NativeConflicts bool
 }
 
 // play is a script that is being played.
@@ -44,6 +48,7 @@ type play struct {
 	database string // the publisher's
 	ends     []*end // the native one first, if it takes part
 	sessions map[string]*client
+	logged   int64 // where the target's log was at the start
 }
 
 // Play plays a script on databases of its own. The error is one of the arena or of
@@ -69,14 +74,14 @@ func (a *Arena) Play(ctx context.Context, script *Script) (Result, error) {
 // play plays a script, and tells which server has crashed over it.
 func (a *Arena) play(ctx context.Context, script *Script, withNative bool) (Result, *server, error) {
 	number := a.plays.Add(1)
-	p := &play{Arena: a, script: script, database: playName(number, "pub"), sessions: map[string]*client{}}
+	p := &play{Arena: a, script: script, database: a.playName(number, "pub"), sessions: map[string]*client{}, logged: a.target.LogSize()}
 	p.result.Refused = map[string]int{}
 	if withNative {
-		p.ends = append(p.ends, &end{name: native, index: -1, database: playName(number, native), slot: playName(number, native)})
+		p.ends = append(p.ends, &end{name: native, index: -1, database: a.playName(number, native), slot: a.playName(number, native)})
 	}
 	for i, mode := range script.Modes {
 		if script.runs(i) {
-			name := playName(number, mode.Name)
+			name := a.playName(number, mode.Name)
 			p.ends = append(p.ends, &end{name: mode.Name, index: i, database: name, slot: name, log: &lockedBuffer{}})
 		}
 	}
@@ -84,7 +89,6 @@ func (a *Arena) play(ctx context.Context, script *Script, withNative bool) (Resu
 	for i, e := range p.ends {
 		targets[i] = e.database
 	}
-	logged := a.target.LogSize()
 	err := a.create(ctx, p.database, targets)
 	if err == nil {
 		err = p.run(ctx)
@@ -96,7 +100,7 @@ func (a *Arena) play(ctx context.Context, script *Script, withNative bool) (Resu
 		err = nil // it follows from that
 	}
 	if p.result.Failure != nil && strings.HasPrefix(p.result.Failure.Sign, native) {
-		if said, logErr := a.target.Log(logged); logErr == nil {
+		if said, logErr := a.target.Log(p.logged); logErr == nil {
 			p.result.Failure.Text += "\n" + complaints(said)
 		}
 	}

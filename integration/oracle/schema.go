@@ -423,6 +423,7 @@ func (g *generator) addTrigger(t *table) {
 		g.plain(made, onTargets, "", `CREATE TABLE s.audit (name text, op text)`)
 		g.plain(made, onTargets, "", `CREATE FUNCTION s.audit() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO s.audit VALUES (TG_RELNAME, TG_OP); RETURN NULL; END $$`)
 	}
+	t.audited = true
 	u := g.unit(rankStep, t.unit, made)
 	if t.name == fmt.Sprintf("s.t%d", g.numbered) && t.filter == "" && g.chance(40) {
 		g.addRefusal(t)

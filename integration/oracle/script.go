@@ -89,6 +89,12 @@ type Script struct {
 	// publisher's.
 	local map[string]bool
 
+	// raced says that the target's rows are written by hand when some of the changes
+	// before it may have been applied and others not.
+	raced bool
+	// frozen says that rows are written anew as they are, which freezes them.
+	frozen bool
+
 	units   []unit
 	steps   []step
 	renames []tableRename

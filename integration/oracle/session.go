@@ -40,7 +40,7 @@ func (g *generator) workload() {
 		g.plain(0, onPublisher, name, lockTimeout)
 	}
 	for _, t := range g.tables {
-		if t.identity != noColumn && g.chance(80) {
+		if t.identity != noColumn && !t.loaded && g.chance(80) {
 			g.fill(t)
 		}
 	}
@@ -73,13 +73,16 @@ func (g *generator) workload() {
 	}
 }
 
+// rowsFilled is how many rows a table begins with. Statements look for their numbers.
+const rowsFilled = 36
+
 // fill gives a table the rows that statements will look for.
 func (g *generator) fill(t *table) {
 	s := g.sessions[0]
 	g.touch(s, t)
 	defer g.release(s)
 	c := &change{g: g, s: s, t: t, unit: g.unit(rankStep, t.unit)}
-	c.insertMany(0, 36)
+	c.add(c.insertMany(c.row("g"), 0, rowsFilled))
 }
 
 // restart ends an engine, and starts it again now or later.

@@ -33,7 +33,7 @@ func (g *generator) structural() {
 	for range 4 { // what does not fit the table is drawn again
 		if pick(g, []func(*table, int) bool{
 			g.addColumn, g.addColumn, g.dropColumn, g.renameColumn, g.widenColumn, g.widenColumn, g.changeIdentity,
-			g.addPartition, g.dropPartition, g.addOnTarget, g.rebuildOnTarget, g.alterPublication,
+			g.addPartition, g.dropPartition, g.addOnTarget, g.touchOnTarget, g.touchOnTarget, g.rebuildOnTarget, g.alterPublication,
 			g.shortenList, g.renameTable, g.dropTable, g.growEnum,
 		})(t, u) {
 			return
@@ -135,7 +135,10 @@ func (g *generator) free(t *table, fits func(*column) bool) *column {
 }
 
 func (g *generator) dropColumn(t *table, u int) bool {
-	c := g.free(t, func(c *column) bool { return !slices.Contains(t.key, c) && (!t.listed || c.unlisted) })
+	c := g.free(t, func(c *column) bool {
+		// A foreign key that goes with its column locks the other table, too.
+		return !slices.Contains(t.key, c) && (!t.listed || c.unlisted) && (c.parent == nil || len(c.parent.busy) == 0)
+	})
 	if c == nil {
 		return false
 	}
@@ -200,6 +203,7 @@ func (g *generator) widenColumn(t *table, u int) bool {
 	g.script.units[u].needs = append(g.script.units[u].needs, c.unit)
 	retype := func(v view) string { return "ALTER TABLE " + t.name + " ALTER " + v.ref(c) + " TYPE " + wider }
 	g.add(step{unit: u, on: onTargets, text: retype})
+	g.script.raced = true // all rows are written anew
 	if g.chance(50) {
 		// In between the ends differ.
 		for range g.r.IntN(3) {
@@ -318,6 +322,7 @@ func (g *generator) addOnTarget(t *table, u int) bool {
 		g.ddl(u, onTargets, "", "ALTER TABLE %s DROP COLUMN %s", t.name, name)
 	case 1:
 		g.ddl(u, onTargets, "", "ALTER TABLE %s ALTER %s TYPE int USING NULL", t.name, name)
+		g.script.raced = true // all rows are written anew
 	}
 	g.use("target changed alone")
 	return true
@@ -330,6 +335,7 @@ func (g *generator) rebuildOnTarget(t *table, u int) bool {
 	}
 	if t.identity != byPrimaryKey || g.chance(40) {
 		g.ddl(u, onTargets, "", "VACUUM FULL %s", t.name)
+		g.script.frozen = true
 		g.use("target rewritten")
 		return true
 	}

@@ -38,6 +38,10 @@ type table struct {
 	child   *table
 	// fresh is the next number that no row of the table has been given yet.
 	fresh int
+	// loaded says that it has had rows before the subscriptions started.
+	loaded bool
+	// audited says that a trigger notes each change on the target.
+	audited bool
 	// filter restricts what is published; listed, the columns that are.
 	filter string
 	listed bool
