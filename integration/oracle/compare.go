@@ -103,7 +103,7 @@ func (p *play) compareTargets(ctx context.Context, local [][][]string) error {
 	var queries []string
 	var tables [][]string
 	for _, table := range local[0] {
-		if !slices.Contains(skipped, table[1]) {
+		if !slices.Contains(skipped, table[0]) && !slices.Contains(skipped, table[1]) {
 			queries, tables = append(queries, table[2]), append(tables, table)
 		}
 	}
@@ -126,7 +126,7 @@ func (p *play) compareTargets(ctx context.Context, local [][][]string) error {
 	return nil
 }
 
-// notNative are the tables that the native subscription does not have.
+// notNative are the tables and partitions that the native subscription does not have.
 func (p *play) notNative(ctx context.Context) ([]string, error) {
 	rows, err := p.sessions[""].query(ctx, `SELECT schemaname || '.' || tablename FROM pg_publication_tables GROUP BY schemaname, tablename HAVING NOT bool_or(pubname = 'p')`)
 	names := make([]string, len(rows))

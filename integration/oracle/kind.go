@@ -75,7 +75,7 @@ var kinds = []*kind{
 	{name: "s.mood", value: `(ARRAY['sad', 'o''k', 'Very happy'])[1 + $n % 3]::s.mood`, odd: []string{`'q"'`}, make: []string{`CREATE TYPE s.mood AS ENUM ('Very happy', 'sad', 'o''k', 'q"')`}},
 	{name: "s.positive", value: `$n + 1`, odd: []string{"2147483647"}, key: true, make: []string{`CREATE DOMAIN s.positive AS int CHECK (VALUE > 0)`}},
 	{name: "s.word", value: `'w' || $n`, odd: []string{"'ä'"}, key: true, make: []string{`CREATE DOMAIN s.word0 AS varchar(50)`, `CREATE DOMAIN s.word AS s.word0 CHECK (VALUE <> 'x')`}},
-	{name: "s.pair", value: `ROW($n, 'p' || $n)::s.pair`, odd: []string{`'(,)'`, `ROW(1, 'com,ma "quo\te"')`}, key: true, make: []string{`CREATE TYPE s.pair AS (a int, "B b" text)`}},
+	{name: "s.pair", value: `ROW($n, 'p' || $n)::s.pair`, odd: []string{`'(,)'`, `ROW(1, 'com,ma "quo\te"')::s.pair`}, key: true, make: []string{`CREATE TYPE s.pair AS (a int, "B b" text)`}},
 	{name: "s.pair[]", value: `ARRAY[ROW($n, 'p')::s.pair, NULL]`, odd: []string{`'{}'`}, make: []string{`CREATE TYPE s.pair AS (a int, "B b" text)`}},
 	{name: "s.mixed", value: `ROW($n, '{}', point($n, 1))::s.mixed`, incomparable: true, make: []string{`CREATE TYPE s.mixed AS (a int, j json, p point)`}},
 	{name: "int[]", value: `ARRAY[$n, NULL, $n + 1]`, odd: []string{"'{}'", "'[0:1]={1,2}'", "'{{1,2},{3,4}}'"}, key: true},
