@@ -261,7 +261,7 @@ func (a *attempt) originOf(worker int) string {
 
 // openWorkers opens the sessions that apply streamed transactions ahead of their turn.
 func (a *attempt) openWorkers(ctx context.Context) error {
-	for worker := 1; worker < a.options.sessions(); worker++ {
+	for worker := 1; worker < a.options.Sessions(); worker++ {
 		session, err := a.openWorker(ctx, worker)
 		if err != nil {
 			return err

@@ -203,8 +203,9 @@ func (o *Options) streaming() string {
 	return o.Streaming
 }
 
-// sessions is how many of the workers there is something to do for.
-func (o *Options) sessions() int {
+// Sessions is how many of the workers there is something to do for: so many sessions on
+// the target apply, each under a replication origin of its own.
+func (o *Options) Sessions() int {
 	if o.streaming() == "off" {
 		return 1
 	}

@@ -119,7 +119,7 @@ func firstOrigin(session *targetSession, options apply.Options) string {
 // applies.
 func allOrigins(session *targetSession, options apply.Options) []string {
 	var names []string
-	for worker := range applySessions {
+	for worker := range options.Sessions() {
 		names = append(names, origin.Name(options.Name, session.server.DatabaseOID, worker))
 	}
 	return names
@@ -217,19 +217,17 @@ func checkState(f *facts) []Finding {
 	return ok("state", "subscription %s is recorded and no runner lives", f.options.Name)
 }
 
-const (
-	// applySessions are those of a runner that apply, each with an origin of its own.
-	applySessions = 1
-	// runnerSessions are all of its sessions on the target: one more is for the state.
-	runnerSessions = applySessions + 1
-)
+// runnerSessions counts a runner's sessions on the target: those that apply, and one for
+// the state.
+func runnerSessions(f *facts) int { return f.options.Sessions() + 1 }
 
 func checkConnections(f *facts) []Finding {
+	wanted := runnerSessions(f)
 	room := f.target.room
 	if f.target.holder != nil {
 		return ok("connections", "%d of %d in use, those of the runner among them", room.Connected, room.Connections)
 	}
-	const remedy = "raise it, or end sessions that are not needed"
+	const remedy = "raise it, end sessions that are not needed, or give fewer --workers"
 	for _, limit := range []struct {
 		name           string
 		allowed, inUse int
@@ -238,24 +236,24 @@ func checkConnections(f *facts) []Finding {
 		{name: "the role's CONNECTION LIMIT", allowed: room.RoleConnections, inUse: room.RoleConnected},
 		{name: "the database's CONNECTION LIMIT", allowed: room.DatabaseConnections, inUse: room.DatabaseInUse},
 	} {
-		if limit.allowed >= 0 && limit.allowed-limit.inUse < runnerSessions {
+		if limit.allowed >= 0 && limit.allowed-limit.inUse < wanted {
 			return failure("connections", remedy, "a runner needs %d connections, and %s leaves %d of %d",
-				runnerSessions, limit.name, max(0, limit.allowed-limit.inUse), limit.allowed)
+				wanted, limit.name, max(0, limit.allowed-limit.inUse), limit.allowed)
 		}
 	}
-	return ok("connections", "%d of %d in use; a runner takes %d", room.Connected, room.Connections, runnerSessions)
+	return ok("connections", "%d of %d in use; a runner takes %d", room.Connected, room.Connections, wanted)
 }
 
 func checkOrigins(f *facts) []Finding {
-	room := f.target.room
-	if missing := applySessions - room.OriginsOfOur; missing > 0 && room.OriginsInUse+missing > room.Origins {
+	room, wanted := f.target.room, f.options.Sessions()
+	if missing := wanted - room.OriginsOfOur; missing > 0 && room.OriginsInUse+missing > room.Origins {
 		// Origins that nobody uses take no place, but which these are is not for all to see.
 		level := warning
-		if room.Origins < applySessions {
+		if room.Origins < wanted {
 			level = failure
 		}
-		return level("origins", "raise "+room.OriginSetting+" and restart the target, or drop origins that are not needed",
-			"a runner needs %s, %s is %d, and %s", counted(applySessions, "replication origin"), room.OriginSetting, room.Origins, existing(room.OriginsInUse))
+		return level("origins", "raise "+room.OriginSetting+" and restart the target, drop origins that are not needed, or give fewer --workers",
+			"a runner needs %s, %s is %d, and %s", counted(int64(wanted), "replication origin"), room.OriginSetting, room.Origins, existing(room.OriginsInUse))
 	}
 	return ok("origins", "%d of %d replication origins exist", room.OriginsInUse, room.Origins)
 }

@@ -449,7 +449,7 @@ func TestCheckOfRoom(t *testing.T) {
 	f := func(change func(*targetRoom)) *facts {
 		room := targetRoom{Connections: 10, Reserved: 3, Connected: 5, RoleConnections: -1, DatabaseConnections: -1, Origins: 10, OriginsInUse: 9, OriginSetting: "max_active_replication_origins"}
 		change(&room)
-		return &facts{target: &targetFacts{room: room}, publisher: &publisherFacts{ready: source.Readiness{MaxSlots: 2}}}
+		return &facts{options: apply.Options{Workers: 1, Streaming: "on"}, target: &targetFacts{room: room}, publisher: &publisherFacts{ready: source.Readiness{MaxSlots: 2}}}
 	}
 	for name, test := range map[string]struct {
 		ask    func(*facts) []Finding

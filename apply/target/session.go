@@ -203,9 +203,13 @@ func Open(ctx context.Context, options Options) (*Session, error) {
 }
 
 // enlist takes the fence's lock and proves that the epoch is still ours. A subscription
-// that is about to begin has none yet: that is epoch 0.
+// that is about to begin has none yet: that is epoch 0. A session that writes nothing
+// has no fence.
 func (s *Session) enlist() error {
 	fence := s.options.Fence
+	if fence == (Fence{}) {
+		return nil
+	}
 	if _, err := s.Query(`SELECT pg_catalog.pg_advisory_lock_shared($1, $2)`, strconv.Itoa(int(fence.Class)), strconv.Itoa(int(fence.Object))); err != nil {
 		return err
 	}
