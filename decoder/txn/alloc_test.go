@@ -91,13 +91,6 @@ func TestFollowingCostsNoAllocation(t *testing.T) {
 	}
 }
 
-// latest are Streams that know the one that was opened last.
-type latest struct{ open *Open }
-
-func (l *latest) Opened(o *Open)    { l.open = o }
-func (l *latest) Arrived(*Open)     {}
-func (l *latest) Ended(*Open, bool) {}
-
 // reusedSpool has one file in memory of its own that is used again and again.
 type reusedSpool struct{ file memoryFile }
 

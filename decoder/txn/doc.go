@@ -5,6 +5,8 @@
 //	            +-- streamed  S .. E  S .. E  A  S .. E  c or p --+
 //	                               |
 //	                             tape: chunks of memory | spool file
+//	                               |
+//	          Streams are told of an Open -> Follow -> Follower, on any goroutine
 //
 // A publisher may send several running transactions in interleaved blocks, take
 // back parts of them (subtransactions that were rolled back) or all of it. The
@@ -18,6 +20,12 @@
 // of it; what does not fit moves to spool files, the largest transaction first.
 // Complete ones may fill the other half; beyond it, and while two of them have
 // files, Budget.Wait holds the reader of the stream back.
+//
+// A streamed transaction may be read before it is complete: a Follower copies what
+// has arrived, and is told to undo what the publisher rolls back. So that nobody
+// need run ahead of a commit that the rows may rest on, each block notes how many
+// transactions were complete when it began, and a Follower reads no block beyond
+// the number that it is given. Streams hear when there is something new.
 //
 // Descriptions of tables and types are resolved while the frames arrive, with
 // the version that was valid at that point, so that a replay needs no state.

@@ -42,7 +42,7 @@ type Follower struct {
 
 	position int64  // of the next change
 	reach    int64  // as of the last copy
-	buffer   *chunk // of which the first read bytes are handed out; nil or not empty
+	buffer   *chunk // of which the first read bytes are handed out
 	read     int
 	// relations are those of the transaction as of the last copy. Nobody changes
 	// a table of relations in place.
@@ -167,8 +167,7 @@ func (f *Follower) fetch() error {
 	cut := o.cut.Load()
 	o.cut.Store(uncut)
 	if cut < f.end() {
-		kept := max(0, int(cut-f.position))
-		f.buffer.data = f.buffer.data[:f.read+kept]
+		f.buffer.data = f.buffer.data[:f.read]
 	}
 	if cut < f.position {
 		f.position = cut

@@ -97,9 +97,9 @@ func (t *Transaction) Open() *Open { return t.open }
 
 // Release gives the memory back to the budget and removes the spool file. The
 // transaction's fields and Len and Bytes stay; its Reader, and every Change that
-// came from it, must not be used any more. A Follower finds out, yet may lose its
-// place before it has read all: wait for it first. Further calls do nothing.
-// Release may run on another goroutine than the assembler's.
+// came from it, must not be used any more. A Follower only gets an error from then
+// on: wait for whoever uses it. Further calls do nothing. Release may run on
+// another goroutine than the assembler's.
 func (t *Transaction) Release() {
 	if t.released.Swap(true) {
 		return
