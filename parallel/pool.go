@@ -67,8 +67,8 @@ func New(workers int) *Pool {
 
 // Start hands over a transaction that has begun to arrive. The free
 // worker with the lowest number takes it at once, else it waits until one is free or
-// its turn has come. The worker calls begin, which must not wait for the target, for
-// the task. The label is for
+// its turn has come. The worker calls begin for the task, even if the transaction
+// has just been dropped; begin must not wait for the target. The label is for
 // people: see [Status].
 func (p *Pool) Start(label uint32, begin func(worker int) Task) *Running {
 	r := &Running{pool: p, label: label, begin: begin, news: true, over: make(chan struct{})}

@@ -86,15 +86,15 @@ func (r *Running) Drop() {
 
 // Finish is called when it is the transaction's turn to commit, for one transaction
 // at a time. It waits for its worker to run end on the task, once Advance does not
-// run: end applies the rest, which may be all, and commits. An error of end must mean that nothing is
-// committed, or else Abandon has to fail.
+// run: end applies the rest, which may be all, and commits. An error of end must
+// mean that nothing is committed, or else Abandon has to fail.
 //
 // It returns true when end has succeeded, whatever else has happened meanwhile. It
 // returns false without an error when the caller has to apply the transaction from
 // the start: no worker had it, or its worker had left it to the caller, or end
 // failed. Other errors are [Pool.Err] and, when ctx ends, its cause: the worker is
-// canceled then. In any case the worker has nothing to do with the transaction any
-// more, and what was not committed is rolled back unless the pool has failed.
+// canceled then. In any case no worker has to do with the transaction any more, and
+// what was not committed is rolled back, unless the pool has failed.
 func (r *Running) Finish(ctx context.Context, end func(Task) error) (bool, error) {
 	p := r.pool
 	p.mu.Lock()
@@ -102,7 +102,7 @@ func (r *Running) Finish(ctx context.Context, end func(Task) error) (bool, error
 	case queued:
 		p.unqueue(r)
 	case applying:
-		invariant.Check(!slices.ContainsFunc(p.mu.workers, (*worker).isFinishing), "transaction %d is not the only one that finishes", r.label)
+		invariant.Check(!slices.ContainsFunc(p.mu.workers, (*worker).isFinishing), "transaction %d has its turn beside another", r.label)
 		r.end = end
 		r.become(finishing)
 		r.worker.wake.Signal()

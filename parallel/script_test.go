@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestScripts plays testdata/*.txt. Time is virtual, and after every command all
+// TestScripts plays testdata/scripts/*.txt. Time is virtual, and after every command all
 // goroutines run until they wait, so the order of things is the script's.
 //
 //	pool workers=N            a new pool; the one before it is closed
@@ -37,7 +37,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 //
 // What a command has led to is listed by name.
 func TestScripts(t *testing.T) {
-	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+	datadriven.Walk(t, "testdata/scripts", func(t *testing.T, path string) {
 		synctest.Test(t, func(t *testing.T) {
 			s := &script{log: map[string][]string{}}
 			defer s.end()

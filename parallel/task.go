@@ -17,8 +17,8 @@ type Task interface {
 	Abandon() error
 
 	// Cancel frees an Advance, or what Finish runs, that waits for the target: it makes
-	// the call return soon, by whatever error. It is called on another goroutine, and
-	// may take the time of a message to the target.
+	// the call return soon, by whatever error. It is called on another goroutine, may
+	// take the time of a message to the target, and must return even if nobody answers.
 	//
 	// It may come too early to meet a statement, so it is called again every second
 	// until the call has returned; and too late, when the call is returning. It is
