@@ -27,7 +27,6 @@ type fieldGap struct {
 // become playable.
 func fieldGaps() []fieldGap {
 	return []fieldGap{
-		{"EX-06", "on", "--two-phase", "prepared transactions are not applied yet"},
 		{"EX-09", "", "sequences", "values of sequences are not brought over yet"},
 	}
 }
