@@ -31,8 +31,9 @@ const (
 	// UpdateOriginDiffers and DeleteOriginDiffers: somebody else wrote the row last.
 	UpdateOriginDiffers Type = "update_origin_differs"
 	DeleteOriginDiffers Type = "delete_origin_differs"
-	// UpdateDeleted: the row to update was deleted by somebody else. The target
-	// can only tell where it keeps dead rows, which no function shows yet.
+	// UpdateDeleted: the row to update was deleted by somebody else. It has a name
+	// and policies, as in version 19, and is never reported: no SQL function shows
+	// dead rows. Such an update is UpdateMissing.
 	UpdateDeleted Type = "update_deleted"
 )
 

@@ -103,3 +103,24 @@ func TestChildrenByInheritanceAreLeftAlone(t *testing.T) {
 		require.Equal(t, `update_missing|t|skip|skipped|{"id": "3"}|0`, l.recorded())
 	})
 }
+
+// TestKeyOfAPartitionedTargetIsItsRoots: natively the partition in which the row is
+// says how it is found. Statements go through the root, and keys that only partitions
+// have do not count: that stops, or compares the whole row where it is sent.
+func TestKeyOfAPartitionedTargetIsItsRoots(t *testing.T) {
+	l := newLink(t)
+	l.onSource(`CREATE TABLE t (id int PRIMARY KEY, v text)`, `CREATE PUBLICATION p FOR TABLE t`)
+	l.onTarget(`CREATE TABLE t (id int, v text) PARTITION BY RANGE (id)`, `CREATE TABLE leaf (id int PRIMARY KEY, v text)`, `ALTER TABLE t ATTACH PARTITION leaf DEFAULT`)
+	l.start()
+	l.onSource(`INSERT INTO t VALUES (1, 'a')`)
+	l.catchUp()
+	l.onSource(`UPDATE t SET v = 'b'`)
+	l.failure(`"public.t" has neither REPLICA IDENTITY index nor PRIMARY KEY`)
+	l.onTarget(`ALTER TABLE t ADD PRIMARY KEY (id)`)
+	l.catchUp()
+	l.same(`SELECT * FROM t`)
+	l.onTarget(`ALTER TABLE t DROP CONSTRAINT t_pkey`)
+	l.onSource(`ALTER TABLE t REPLICA IDENTITY FULL`, `UPDATE t SET v = 'c'`)
+	l.catchUp()
+	require.Equal(t, "1|c", l.same(`SELECT * FROM t`))
+}
