@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -31,6 +32,59 @@ func TestFollowElsewhere(t *testing.T) {
 	require.Zero(t, b.Used())
 	require.Zero(t, b.spooled.Load())
 	require.Zero(t, spool.open())
+}
+
+// A follower that never waits looks at any moment: between a change and the next
+// piece of memory for the tape, too.
+func TestRestlessFollower(t *testing.T) {
+	for name, variant := range map[string]struct {
+		limit int64
+		size  int // of a row; larger than a chunk, each takes memory of its own
+	}{
+		"spooled":    {20_000, 100},
+		"large rows": {64 << 20, largestChunk},
+	} {
+		t.Run(name, func(t *testing.T) {
+			spool := &memorySpool{}
+			b, streams := NewBudget(variant.limit), &latest{}
+			a := NewAssembler(Options{Budget: b, Spool: spool.create, Streams: streams})
+			w := wire{}
+			for xid := uint32(1); xid <= 5; xid++ {
+				feed(t, a, w.streamStart(xid, true), w.relation(xid, table(1, "t", "v")))
+				changes := make(chan int)
+				go spin(streams.open.Follow(), a.Completed(), changes)
+				for range 20 {
+					feed(t, a, w.insert(xid, 1, row(variant.size)))
+				}
+				feed(t, a, w.streamStop())
+				transaction := finish(t, a, w.streamCommit(xid, 1, 2))
+				require.Equal(t, 20, <-changes)
+				transaction.Release()
+			}
+			require.NoError(t, a.Close())
+			require.Zero(t, b.Used())
+			require.Zero(t, spool.open())
+		})
+	}
+}
+
+// spin reads to the end and sends the number of changes.
+func spin(f *Follower, limit uint64, changes chan<- int) {
+	defer close(changes)
+	count := 0
+	for {
+		_, found, err := f.Next(limit)
+		if err != nil {
+			break
+		}
+		if found {
+			count++
+		} else {
+			runtime.Gosched()
+		}
+	}
+	f.Close()
+	changes <- count
 }
 
 // workers are Streams that give each transaction a worker.
