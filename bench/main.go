@@ -1,6 +1,7 @@
 // Command bench measures how fast a backlog drains: the same transactions, from
 // the same publisher, once into a native subscription and once into pgapply, in
-// turn and side by side in one run. Nothing is compared across runs.
+// turn and side by side in one run. Nothing is compared across runs. With -lag it
+// measures how long after the commit of one large transaction its rows are visible.
 //
 //	publisher ──► slot of the native subscription ──► database native
 //	          ──► slot of pgapply                 ──► database pgapply
@@ -26,7 +27,8 @@ func main() {
 	flag.IntVar(&o.transactions, "transactions", 50_000, "transactions of each round's backlog")
 	flag.IntVar(&o.rounds, "rounds", 3, "rounds, each with native and pgapply")
 	flag.IntVar(&o.major, "major", 18, "PostgreSQL major of both servers")
-	flag.StringVar(&o.workload, "workload", "tpcb", "tpcb, insert, update or delete")
+	flag.StringVar(&o.workload, "workload", "tpcb", "tpcb, insert, load, update or delete")
+	flag.BoolVar(&o.lag, "lag", false, "measure the lag after the commit of a transaction of that many rows, streamed in parallel (workload load or update)")
 	flag.BoolVar(&o.track, "track-commit-timestamp", false, "turn the target's setting of that name on")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -40,7 +42,7 @@ func main() {
 type options struct {
 	transactions, rounds, major int
 	workload                    string
-	track                       bool
+	track, lag                  bool
 }
 
 // measure is what one drain of the backlog took.
@@ -63,6 +65,9 @@ func run(ctx context.Context, o options) (err error) {
 	}
 	defer func() { err = errors.Join(err, p.close()) }()
 	measures := map[string][]measure{}
+	if o.lag {
+		return p.lags(ctx, o, load)
+	}
 	for round := range o.rounds {
 		if err := p.fill(ctx, load, round); err != nil {
 			return err

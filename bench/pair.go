@@ -66,7 +66,7 @@ func (p *pair) prepare(ctx context.Context, o options, load workload) error {
 		return err
 	}
 	err := execute(ctx, p.target.URI("native"), fmt.Sprintf(
-		`CREATE SUBSCRIPTION native CONNECTION 'host=%s port=%d user=postgres dbname=postgres' PUBLICATION p WITH (copy_data = false, streaming = on)`,
+		`CREATE SUBSCRIPTION native CONNECTION 'host=%s port=%d user=postgres dbname=postgres' PUBLICATION p WITH (copy_data = false, streaming = parallel)`,
 		cluster.Host, p.publisher.Port()), `ALTER SUBSCRIPTION native DISABLE`)
 	if err != nil {
 		return err
@@ -146,17 +146,8 @@ func (p *pair) drain(ctx context.Context, c contender, round int) (m measure, er
 		return m, err
 	}
 	defer func() { err = errors.Join(err, stop(context.WithoutCancel(ctx))) }()
-	poll := time.NewTicker(10 * time.Millisecond)
-	defer poll.Stop()
-	for there := false; !there; {
-		if err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM marker WHERE n = $1)`, round).Scan(&there); err != nil {
-			return m, err
-		}
-		select {
-		case <-poll.C:
-		case <-ctx.Done():
-			return m, ctx.Err()
-		}
+	if err := p.wait(ctx, c, round); err != nil {
+		return m, err
 	}
 	m.wall, m.own = time.Since(began), ownCPU()-own
 	var pid int

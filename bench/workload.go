@@ -38,6 +38,11 @@ var workloads = map[string]workload{
 		fill:   `DO $$ BEGIN FOR i IN 1..%d LOOP INSERT INTO rows (a, b) VALUES (i, 'some text of a row'); COMMIT; END LOOP; END $$`,
 		tables: []string{"rows"},
 	},
+	"load": {
+		schema: []string{`CREATE TABLE rows (id bigserial PRIMARY KEY, a int, b text)`},
+		fill:   `INSERT INTO rows (a, b) SELECT g, 'some text of a row' FROM generate_series(1, %d) g`,
+		tables: []string{"rows"},
+	},
 	"update": {
 		schema: []string{
 			`CREATE TABLE rows (id bigserial PRIMARY KEY, a int, b text)`,

@@ -38,6 +38,9 @@ type Table struct {
 	Columns []Column
 	// Version identifies the definition that was read; see PinSQL.
 	Version Version
+	// Runs says that several changes may be one statement, and in any order: nothing on
+	// the table can tell the difference. It takes an array of each column's type, too.
+	Runs bool
 	// Search says which rows an UPDATE or DELETE means.
 	Search Search
 	// searchFault is why rows cannot be searched for, when Search is Impossible.
@@ -61,6 +64,11 @@ type Column struct {
 	Key bool
 	// IdentityAlways columns refuse to be set by an UPDATE.
 	IdentityAlways bool
+	// ArrayOID is the type of arrays of TypeOID, and Delimiter what separates the
+	// elements in the text form of one. It is 0 where unnest does not give the elements
+	// back: they are arrays or composite themselves.
+	ArrayOID  uint32
+	Delimiter byte
 	// TakesBinary says that a value in the publisher's binary form means the same
 	// here, when it is given as TypeOID.
 	TakesBinary bool
@@ -118,6 +126,10 @@ func Load(querier Querier, relation *decoder.Relation, binary bool) (*Table, err
 		return nil, fmt.Errorf("read the key of %s: %w", table.QualifiedName(), err)
 	}
 	table.chooseSearch(relation, key)
+	for i := range table.Columns {
+		table.Runs = table.Runs && table.Columns[i].ArrayOID != 0
+	}
+	table.Runs = table.Runs && len(table.Columns) > 0
 	return table, nil
 }
 
@@ -133,7 +145,7 @@ var relationKinds = map[string]string{
 
 func (t *Table) loadHead(querier Querier) (replicaIdentity string, err error) {
 	rows, err := querier.Query(`
-		SELECT c.oid, c.relkind, c.relreplident, c.xmin, `+columnsVersion+`
+		SELECT c.oid, c.relkind, c.relreplident, c.xmin, `+columnsVersion+`, `+unnoticed+`
 		FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 		WHERE n.nspname = $1 AND c.relname = $2`, t.Schema, t.Name)
 	if err != nil {
@@ -156,8 +168,18 @@ func (t *Table) loadHead(querier Querier) (replicaIdentity string, err error) {
 	}
 	t.OID, t.Partitioned = uint32(oid), kind == "p"
 	t.Version = Version{Table: string(rows[0][0]), TableXID: string(rows[0][3]), Columns: string(rows[0][4]), Index: "0", IndexXID: "0"}
+	t.Runs = string(rows[0][5]) == "t"
 	return string(rows[0][2]), nil
 }
+
+// unnoticed is whether nothing notices in which order and in how many statements the
+// rows of table c change: no rule or trigger that is enabled for replicated changes, on
+// it or a partition, and no constraint that is looked at later or row by row.
+const unnoticed = `NOT EXISTS (
+			SELECT FROM (SELECT c.oid UNION ALL SELECT relid FROM pg_catalog.pg_partition_tree(c.oid)) p
+			WHERE EXISTS (SELECT FROM pg_catalog.pg_rewrite WHERE ev_class = p.oid AND ev_enabled IN ('A', 'R'))
+				OR EXISTS (SELECT FROM pg_catalog.pg_trigger WHERE tgrelid = p.oid AND tgenabled IN ('A', 'R'))
+				OR EXISTS (SELECT FROM pg_catalog.pg_index WHERE indrelid = p.oid AND (NOT indimmediate OR indisexclusion)))`
 
 type localColumn struct {
 	Column
@@ -210,8 +232,10 @@ WITH RECURSIVE operators AS (
 			WHERE k.castsource = t.oid AND k.castmethod = 'b' AND k.castcontext = 'i')
 )
 SELECT c.attname, c.atttypid, c.attgenerated <> '', c.attidentity = 'a', e.nspname, e.oprname,
-	t.oid, tn.nspname, t.typname
+	t.oid, tn.nspname, t.typname,
+	CASE WHEN t.typtype <> 'c' AND NOT (t.typelem <> 0 AND t.typlen = -1) THEN own.typarray ELSE 0 END, own.typdelim
 FROM columns c
+JOIN pg_catalog.pg_type own ON own.oid = c.atttypid
 JOIN base b ON b.attnum = c.attnum
 JOIN pg_catalog.pg_type t ON t.oid = b.type AND t.typtype <> 'd'
 JOIN pg_catalog.pg_namespace tn ON tn.oid = t.typnamespace
@@ -247,12 +271,18 @@ func loadColumns(querier Querier, table uint32) (map[string]localColumn, error) 
 		if err != nil {
 			return nil, err
 		}
+		array, err := strconv.ParseUint(string(row[9]), 10, 32)
+		if err != nil {
+			return nil, err
+		}
 		columns[string(row[0])] = localColumn{
 			Column: Column{
 				Name:           string(row[0]),
 				TypeOID:        uint32(oid),
 				IdentityAlways: string(row[3]) == "t",
 				Equality:       operator(row[4], row[5]),
+				ArrayOID:       uint32(array),
+				Delimiter:      row[10][0],
 			},
 			generated:      string(row[2]) == "t",
 			baseType:       uint32(base),
@@ -287,6 +317,7 @@ func (t *Table) mapColumns(relation *decoder.Relation, columns map[string]localC
 		if binary && !t.Columns[i].TakesBinary && local.widens(remote.TypeOID) {
 			t.Columns[i].TypeOID = remote.TypeOID
 			t.Columns[i].TakesBinary = true
+			t.Columns[i].ArrayOID = 0
 		}
 	}
 	if len(missing) > 0 {

@@ -82,6 +82,8 @@ type token struct {
 	transaction *txn.Transaction
 	ordinal     int
 	table       *table
+	// rows is how many changes the statement is for; 0 stands for one.
+	rows int
 }
 
 func (s *Session) token(op operation, t *table) token {
@@ -258,6 +260,9 @@ func (s *Session) commit(last *txn.Transaction) error {
 
 // settle reads what became of every change, and comes before a position is set.
 func (s *Session) settle() error {
+	if err := s.sendRun(); err != nil {
+		return err
+	}
 	if err := s.drain(0); err != nil {
 		return err
 	}
@@ -299,7 +304,7 @@ func (s *Session) drain(limit int) error {
 		}
 		switch token := result.Token; token.op {
 		case opInsert:
-			s.outcome.Inserts += result.Tag.RowsAffected()
+			s.inserted(token, result.Tag.RowsAffected())
 		case opUpdate, opDelete:
 			s.changed(token, result.Tag.RowsAffected())
 		case opLook:
@@ -327,16 +332,33 @@ func (s *Session) changed(token token, rows int64) {
 		if rows == 0 {
 			return
 		}
-	} else if rows == 1 {
+	} else if rows == int64(max(token.rows, 1)) {
 		if token.op == opUpdate {
-			s.outcome.Updates++
+			s.outcome.Updates += rows
 		} else {
-			s.outcome.Deletes++
+			s.outcome.Deletes += rows
 		}
 		return
 	}
-	s.suspect(token.transaction, token.ordinal)
+	s.doubtful(token)
 	s.doubt = true
+}
+
+// inserted counts the rows of an INSERT. A trigger may keep a single one out; nothing
+// may keep out one of a run.
+func (s *Session) inserted(token token, rows int64) {
+	s.outcome.Inserts += rows
+	if token.rows > 0 && rows != int64(token.rows) {
+		s.doubt = true
+	}
+}
+
+// doubtful makes the change of a statement a suspect. Which one of a run it is, is not
+// known: that comes out when they are sent one by one.
+func (s *Session) doubtful(token token) {
+	if token.rows == 0 {
+		s.suspect(token.transaction, token.ordinal)
+	}
 }
 
 // rejected handles an error of the pipeline: that of a change makes it a suspect,
@@ -350,7 +372,7 @@ func (s *Session) rejected(token token, err error) error {
 	}
 	switch token.op {
 	case opInsert, opUpdate, opDelete, opLook:
-		s.suspect(token.transaction, token.ordinal)
+		s.doubtful(token)
 		return errNotSure
 	case opPin:
 		// The table was changed since it was bound. The roll back forgets that.
@@ -370,6 +392,7 @@ func (s *Session) rollBack() error {
 		return verdict(err)
 	}
 	s.current, s.doubt, s.kept, s.records = nil, false, false, nil
+	s.gathered.changes = s.gathered.changes[:0]
 	s.announced = s.announced[:0]
 	if s.pipe.TxStatus() != 'I' {
 		if err := s.control(opOther, rollbackStatement); err != nil {

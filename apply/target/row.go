@@ -22,6 +22,8 @@ type table struct {
 	insert  *prepared
 	updates []*prepared
 	deletes []*prepared
+	// runs are the statements of runs.
+	runs []*prepared
 	// pinned is the target transaction, by its number, that has pinned the table.
 	pinned int
 	// unique are its unique indexes, read when a conflict asks for them.
@@ -49,10 +51,16 @@ const windowRows = 1024
 
 // change sends one change of a transaction.
 func (s *Session) change(change txn.Change) error {
-	if truncate, ok := change.Message.(*decoder.Truncate); ok {
-		return s.truncate(change.Relations, truncate)
-	}
-	if message, ok := change.Message.(*decoder.LogicalMessage); ok {
+	switch message := change.Message.(type) {
+	case *decoder.Truncate:
+		if err := s.sendRun(); err != nil {
+			return err
+		}
+		return s.truncate(change.Relations, message)
+	case *decoder.LogicalMessage:
+		if err := s.sendRun(); err != nil {
+			return err
+		}
 		return s.message(message)
 	}
 	t, err := s.table(change.Relation)
@@ -63,17 +71,27 @@ func (s *Session) change(change txn.Change) error {
 		s.outcome.NotMember++
 		return nil
 	}
+	var op operation
+	var search, newer decoder.Tuple
 	switch message := change.Message.(type) {
 	case *decoder.Insert:
-		err = s.insert(t, message)
+		op, newer = opInsert, message.New
 	case *decoder.Update:
-		search := message.Old
+		op, search, newer = opUpdate, message.Old, message.New
 		if message.OldKind == decoder.OldNone {
 			search = message.New
 		}
-		err = s.updateOrDelete(t, opUpdate, search, message.New)
 	case *decoder.Delete:
-		err = s.updateOrDelete(t, opDelete, message.Old, nil)
+		op, search = opDelete, message.Old
+	}
+	joined, err := s.join(t, op, search, newer)
+	if err != nil || joined {
+		return err
+	}
+	if op == opInsert {
+		err = s.insert(t, newer)
+	} else {
+		err = s.updateOrDelete(t, op, search, newer)
 	}
 	if err == nil {
 		err = s.pin(t)
@@ -102,6 +120,9 @@ func (s *Session) table(relation *decoder.Relation) (*table, error) {
 	if t != nil && (t.relation == relation || sameRelation(t.relation, relation)) {
 		t.relation = relation
 		return t, nil
+	}
+	if err := s.sendRun(); err != nil {
+		return nil, err
 	}
 	if t != nil {
 		s.forget(t)
@@ -175,7 +196,7 @@ func (s *Session) forget(t *table) {
 	if t.insert != nil {
 		s.drop(t.insert)
 	}
-	for _, list := range [][]*prepared{t.updates, t.deletes} {
+	for _, list := range [][]*prepared{t.updates, t.deletes, t.runs} {
 		for _, p := range list {
 			s.drop(p)
 		}
@@ -190,8 +211,8 @@ func (s *Session) forgetAll() {
 	}
 }
 
-func (s *Session) insert(t *table, message *decoder.Insert) error {
-	for i, value := range message.New {
+func (s *Session) insert(t *table, newer decoder.Tuple) error {
+	for i, value := range newer {
 		if value.Kind == decoder.Unchanged {
 			// A row filter turned an UPDATE into this INSERT, and the publisher
 			// did not send the value that the row has there. NULL would be a lie.
@@ -199,12 +220,12 @@ func (s *Session) insert(t *table, message *decoder.Insert) error {
 		}
 	}
 	if s.suspected() {
-		return s.exactInsert(t, message.New)
+		return s.exactInsert(t, newer)
 	}
 	if t.insert == nil {
 		t.insert = s.prepareStatement(t, opInsert, insertStatement(t.bound), nil)
 	}
-	return s.execute(t, opInsert, t.insert, nil, message.New)
+	return s.execute(t, opInsert, t.insert, nil, newer)
 }
 
 func unsentError(column, row string) error {

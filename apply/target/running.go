@@ -83,6 +83,9 @@ func (s *Session) enter(subxid uint32, position int64) error {
 	if known || len(r.savepoints) == mostSavepoints {
 		return nil
 	}
+	if err := s.sendRun(); err != nil {
+		return err
+	}
 	r.savepoints = append(r.savepoints, savepointAt{subxid, position})
 	return s.utility(opOther, "SAVEPOINT "+r.savepointName(len(r.savepoints)-1))
 }
@@ -95,6 +98,9 @@ func (s *Session) Undo(position int64) error {
 	i := slices.IndexFunc(r.savepoints, func(p savepointAt) bool { return p.position == position })
 	if i < 0 {
 		return errOutOfTurn
+	}
+	if err := s.sendRun(); err != nil {
+		return err
 	}
 	name := r.savepointName(i)
 	if err := s.utility(opOther, "ROLLBACK TO SAVEPOINT "+name); err != nil {
@@ -114,6 +120,9 @@ func (s *Session) Undo(position int64) error {
 
 // Settle waits until the target has done all that was sent.
 func (s *Session) Settle() error {
+	if err := s.sendRun(); err != nil {
+		return err
+	}
 	if err := s.drain(0); err != nil {
 		return err
 	}
@@ -131,6 +140,9 @@ func (s *Session) sure() error {
 // End commits or prepares what was applied as t, whose turn it is.
 func (s *Session) End(t *txn.Transaction) (Outcome, error) {
 	r := &s.running
+	if err := s.Settle(); err != nil {
+		return Outcome{}, err
+	}
 	s.current = t
 	if !r.open {
 		return s.Apply([]*txn.Transaction{t}) // no change has come, or all were rolled back

@@ -107,6 +107,11 @@ func settings(synchronousCommit string) map[string]string {
 		// One plan for each statement: it must not depend on the first values.
 		"plan_cache_mode": "force_generic_plan",
 		"jit":             "off",
+		// It must not depend on how large tables were when it was made either: what has
+		// a key is found by it.
+		"enable_seqscan":   "off",
+		"enable_hashjoin":  "off",
+		"enable_mergejoin": "off",
 		// A backend of a lost connection must give up the origin soon.
 		"tcp_keepalives_idle":     "10",
 		"tcp_keepalives_interval": "5",
@@ -159,6 +164,8 @@ type Session struct {
 	// who wrote the row; kept says that the last look decided for the local row.
 	looks map[uint32]int
 	kept  bool
+	// gathered are the changes that will be one statement.
+	gathered run
 	// running is the transaction that is applied while it arrives, if one is.
 	running running
 
