@@ -156,4 +156,13 @@ func TestConflictTellsWhatItMet(t *testing.T) {
 	require.NotContains(t, log, "secret")
 	require.NotContains(t, log, "mine")
 	runner.stop()
+
+	runner = l.spawn("--on-conflict", "insert_exists=apply_remote", "--log-rows")
+	l.streams(runner)
+	l.onTarget(`INSERT INTO t VALUES (2, 'mine')`)
+	l.onSource(`INSERT INTO t VALUES (2, 'secret')`)
+	l.catchUp()
+	runner.stop()
+	require.Contains(t, runner.stderr.tail(1000), "secret", "unless they are asked for")
+	require.Contains(t, runner.stderr.tail(1000), "mine")
 }
