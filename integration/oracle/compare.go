@@ -175,10 +175,14 @@ type published struct {
 
 // published asks the publisher what it publishes now.
 func (p *play) published(ctx context.Context) ([]published, error) {
-	// Before 15 there are neither lists nor filters.
-	listed, filter := `a.attgenerated = ''`, `NULL::text`
+	// Before 15 there are neither lists nor filters, and before 18 no generated column is
+	// published, although 15 lists them.
+	listed, filter := `true`, `NULL::text`
 	if p.servers.Publisher >= 15 {
 		listed, filter = `a.attname = ANY (t.attnames)`, `t.rowfilter`
+	}
+	if p.servers.Publisher < 18 {
+		listed += ` AND a.attgenerated = ''`
 	}
 	rows, err := p.sessions[""].query(ctx, `SELECT t.schemaname || '.' || t.tablename, format('%I.%I', t.schemaname, t.tablename),
 			(SELECT count(*) FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND `+listed+`),
