@@ -89,6 +89,14 @@ func (f *Follower) Next(limit uint64) (Step, bool, error) {
 	return Step{Change: change, Position: position}, true, nil
 }
 
+// Held tells, after Next has returned false, whether more has arrived that the limit
+// did not allow.
+func (f *Follower) Held() bool {
+	f.open.mu.Lock()
+	defer f.open.mu.Unlock()
+	return f.open.transaction.tape.size > f.position
+}
+
 // Close ends the use of the follower. The transaction may be released before or
 // after. Closing twice does nothing.
 func (f *Follower) Close() {

@@ -176,18 +176,27 @@ func TestDamagedSpool(t *testing.T) {
 		"other byte":  {func(f *memoryFile) { f.data[recordHeader] = '?' }, "unknown message type"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			spool := &memorySpool{}
-			a := NewAssembler(Options{Budget: NewBudget(1), Spool: spool.create})
-			feed(t, a, w.begin(7, 1), w.relation(0, table(1, "t", "v")))
+			spool, streams := &memorySpool{}, &latest{}
+			a := NewAssembler(Options{Budget: NewBudget(1), Spool: spool.create, Streams: streams})
+			feed(t, a, w.streamStart(7, true), w.relation(7, table(1, "t", "v")))
 			for range 300 { // more than is read at once
-				feed(t, a, w.insert(0, 1, row(1000)))
+				feed(t, a, w.insert(7, 1, row(1000)))
 			}
-			transaction := finish(t, a, w.commit(7, 1, 2))
+			feed(t, a, w.streamStop())
+			transaction := finish(t, a, w.streamCommit(7, 1, 2))
 			damaged.how(spool.files[0])
 			_, err := replay(transaction)
 			require.ErrorContains(t, err, "read transaction 7: ")
 			require.ErrorContains(t, err, damaged.reason)
 			require.Less(t, a.budget.Used(), int64(1<<20), "memory for what is not there")
+			follower := streams.open.Follow()
+			for err = nil; err == nil; {
+				_, _, err = follower.Next(0)
+			}
+			require.ErrorContains(t, err, "read transaction 7: ")
+			require.ErrorContains(t, err, damaged.reason)
+			require.Less(t, a.budget.Used(), int64(1<<20), "memory for what is not there")
+			follower.Close()
 			transaction.Release()
 			require.Zero(t, a.budget.Used())
 		})
