@@ -17,7 +17,8 @@ import (
 // not fill the disk: one that is being applied and one that waits.
 //
 // It counts the capacity of the memory that holds changes, and an estimate of
-// what each transaction needs beside that. The descriptions of tables that
+// what each transaction needs beside that; what a Follower has copied counts as
+// its transaction does. The descriptions of tables that
 // outlive a transaction are not counted.
 type Budget struct {
 	limit    int64
