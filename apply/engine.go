@@ -289,6 +289,11 @@ func (e *Engine) Status() state.Status {
 	status.Conflicts, status.Messages = progress.Conflicts, progress.Messages
 	status.MemoryBytes, status.SpoolBytes = progress.Assembler.MemoryBytes, progress.Assembler.SpooledBytes
 	status.OpenStreams = progress.Assembler.OpenStreams
+	for _, w := range progress.Workers {
+		status.Workers = append(status.Workers, state.Worker{
+			Number: w.Number, PID: w.PID, State: w.State, Since: w.Since, XID: w.XID, Changes: w.Changes, WaitingFor: w.WaitsFor,
+		})
+	}
 	status.SetLag(status.UpdatedAt)
 	return status
 }

@@ -137,3 +137,18 @@ func TestSequencesStand(t *testing.T) {
 	l.same(`SELECT * FROM t ORDER BY id`)
 	require.Equal(t, "1|f|1|f", pgtest.Query(t, l.target, `SELECT a.last_value, a.is_called, b.last_value, b.is_called FROM t_id_seq a, t_n_seq b`))
 }
+
+// TestUpdateOfNothingBesideAnIdentity: the first column is one that no UPDATE may set,
+// and so is the only one.
+func TestUpdateOfNothingBesideAnIdentity(t *testing.T) {
+	eachMode(t, func(t *testing.T, l *link) {
+		l.onSource(`CREATE TABLE n (id int PRIMARY KEY, big text)`, `ALTER TABLE n ALTER big SET STORAGE EXTERNAL`, `CREATE TABLE o (id int PRIMARY KEY)`)
+		l.onTarget(`CREATE TABLE n (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, big text)`, `CREATE TABLE o (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY)`)
+		l.onSource(`CREATE PUBLICATION p FOR TABLE n, o`)
+		l.play(`INSERT INTO n SELECT g, repeat('x', 5000) FROM generate_series(1, 10) g`, `INSERT INTO o SELECT generate_series(1, 10)`,
+			`UPDATE n SET big = big`, `UPDATE o SET id = id`, `UPDATE n SET big = big WHERE id = 1`, `UPDATE o SET id = id WHERE id = 1`)
+		l.same(`SELECT id, md5(big) FROM n ORDER BY id`)
+		l.same(`SELECT * FROM o ORDER BY id`)
+		require.Empty(t, l.recorded())
+	})
+}

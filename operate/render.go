@@ -159,11 +159,29 @@ func statusLines(page *page, status *state.Status, age time.Duration) {
 	if status.Messages > 0 {
 		page.line("messages", "%s", count(status.Messages))
 	}
+	for _, worker := range status.Workers {
+		workerLine(page, worker, status.UpdatedAt, age)
+	}
 	page.line("memory", "%s; spool %s; %s", part(status.MemoryBytes, status.MemoryLimit), part(status.SpoolBytes, status.SpoolLimit),
 		counted(int64(status.OpenStreams), "open stream"))
 	if status.Retries > 0 {
 		page.line("retries", "%s", count(status.Retries))
 	}
+}
+
+// workerLine shows a session that applies, unless it is idle.
+func workerLine(page *page, worker state.Worker, at time.Time, age time.Duration) {
+	if worker.State == "idle" {
+		return
+	}
+	line := fmt.Sprintf("%s for %s", worker.State, duration(at.Sub(worker.Since)+age))
+	if worker.XID != 0 {
+		line += fmt.Sprintf("; transaction %d, %s so far", worker.XID, counted(worker.Changes, "change"))
+	}
+	if worker.WaitingFor != "" {
+		line += "; waits for " + worker.WaitingFor
+	}
+	page.line(fmt.Sprintf("worker %d", worker.Number), "%s (server process %d)", line, worker.PID)
 }
 
 // part writes an amount with its limit, where there is one.

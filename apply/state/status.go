@@ -65,6 +65,9 @@ type Status struct {
 	Replays int64  `json:"replays"`
 	Rows    Rows   `json:"rows"`
 	Misses  Misses `json:"misses"`
+	// Workers are the sessions that apply. The first one does so in the order of
+	// commits, the others apply transactions that are still in progress.
+	Workers []Worker `json:"workers,omitempty"`
 	// Conflicts counts by type those that were resolved.
 	Conflicts map[conflict.Type]int64 `json:"conflicts,omitempty"`
 	// Messages counts logical messages, where they are asked for.
@@ -118,6 +121,19 @@ type Rows struct {
 type Misses struct {
 	Update int64 `json:"update_missing"`
 	Delete int64 `json:"delete_missing"`
+}
+
+// Worker is what a session that applies is doing.
+type Worker struct {
+	Number int    `json:"worker"`
+	PID    uint32 `json:"pid"`
+	// State is idle, applying, waiting, finishing or rolling back, since when.
+	State string    `json:"state"`
+	Since time.Time `json:"state_since"`
+	// XID is the publisher's transaction in progress, of which Changes are applied so far.
+	XID        uint32 `json:"xid,omitempty"`
+	Changes    int64  `json:"changes,omitempty"`
+	WaitingFor string `json:"waiting_for,omitempty"`
 }
 
 // SetLag computes both lags from Received, Applied and LastCommitTime.

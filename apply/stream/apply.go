@@ -185,6 +185,8 @@ type Progress struct {
 	Conflicts map[conflict.Type]int64
 
 	Assembler txn.Stats
+	// Workers are the sessions that apply; the first one does so in order of commits.
+	Workers []Worker
 }
 
 func (s *Stream) received(position lsn.LSN) {
@@ -233,5 +235,6 @@ func (s *Stream) Progress() Progress {
 	progress.Flushed = durable.Reached
 	progress.Acknowledged = max(progress.Acknowledged, durable.Transaction)
 	progress.Assembler = s.assembler.Stats()
+	progress.Workers = s.workers()
 	return progress
 }

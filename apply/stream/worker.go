@@ -6,6 +6,7 @@ import (
 	"io"
 	"math"
 	"sync/atomic"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -128,8 +129,9 @@ type task struct {
 	session  *target.Session
 	follower *txn.Follower
 	log      *zap.Logger
-	// changes counts those that were applied, for status.
+	// changes counts those that were applied, and waiting is what for, for status.
 	changes atomic.Int64
+	waiting atomic.Pointer[string]
 }
 
 // Advance applies what has arrived and rests on nothing but the first committed
@@ -146,7 +148,14 @@ func (t *task) advance(committed uint64) error {
 	for {
 		step, some, err := t.follower.Next(committed)
 		switch {
-		case errors.Is(err, io.EOF), err == nil && !some:
+		case errors.Is(err, io.EOF):
+			t.waiting.Store(&waitsForTurn)
+			return t.session.Settle()
+		case err == nil && !some && t.follower.Held():
+			t.waiting.Store(&waitsForCommits)
+			return t.session.Settle()
+		case err == nil && !some:
+			t.waiting.Store(&waitsForMore)
 			return t.session.Settle()
 		case err != nil:
 			return err
@@ -188,11 +197,58 @@ func (t *task) Cancel() {
 	_ = t.session.Interrupt(ctx) // too late, or the connection is lost: the call ends by itself
 }
 
-// Worker is what a worker is at, for status.
+// What a worker with a transaction waits for.
+var (
+	waitsForMore    = "more of the transaction"
+	waitsForCommits = "the commits of earlier transactions"
+	waitsForTurn    = "its turn to commit"
+)
+
+// Worker is what a session that applies is at, for status.
 type Worker struct {
-	parallel.Status
+	// Number is 0 for the session that applies in the order of commits.
+	Number int
 	// PID is the backend's on the target.
-	PID uint32
-	// Changes that were applied so far of the transaction in work.
+	PID   uint32
+	State string
+	// Since is when the state began.
+	Since time.Time
+	// XID is the transaction in progress that a worker applies, of which Changes are
+	// applied so far; 0 for none.
+	XID     uint32
 	Changes int64
+	// WaitsFor says what for, where the worker waits.
+	WaitsFor string
+}
+
+// workers describes the sessions.
+func (s *Stream) workers() []Worker {
+	s.mu.Lock()
+	h, stalled := s.mu.head, s.mu.stalled
+	s.mu.Unlock()
+	first := Worker{PID: s.options.Target.PID(), State: string(parallel.Idle), Since: h.since}
+	switch {
+	case h.ahead != nil:
+		first.State, first.WaitsFor = string(parallel.Waiting), "a worker whose turn it is"
+	case h.session != nil:
+		first.State, first.WaitsFor = string(parallel.Applying), stalled
+	}
+	all := []Worker{first}
+	for _, status := range s.pool.Workers() {
+		w := Worker{
+			Number: status.Worker, PID: s.options.Workers[status.Worker-1].PID(),
+			State: string(status.State), Since: status.Since, XID: status.Label,
+		}
+		if t, ok := status.Task.(*task); ok {
+			w.Changes = t.changes.Load()
+			switch reason := t.waiting.Load(); {
+			case h.ahead != nil && h.ahead.task.Load() == t:
+				w.WaitsFor = stalled
+			case status.State == parallel.Waiting && reason != nil:
+				w.WaitsFor = *reason
+			}
+		}
+		all = append(all, w)
+	}
+	return all
 }

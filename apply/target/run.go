@@ -108,7 +108,7 @@ func (s *Session) runnable(t *table, op operation, search, newer decoder.Tuple) 
 	if op == opInsert {
 		return true
 	}
-	if bound.Search != catalog.ByKey {
+	if bound.Search != catalog.ByKey || settable(bound) < 0 {
 		return false
 	}
 	same := op == opDelete || sameTuple(search, newer)
@@ -325,7 +325,7 @@ func (r *run) statement(also condition) statement {
 			}
 		}
 		if count == 0 {
-			name := quote(bound.Columns[0].Name)
+			name := quote(bound.Columns[settable(bound)].Name)
 			b.WriteString(name + " = " + rowAlias + "." + name)
 		}
 	default:

@@ -2,6 +2,7 @@ package target
 
 import (
 	"bytes"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -176,27 +177,40 @@ func separator(i int, first, later string) string {
 // change: triggers on UPDATE OF a column fire for it as they do natively.
 func updateStatement(table *catalog.Table, also condition, search, newer decoder.Tuple) statement {
 	b := builder{table: table}
-	b.update(search, newer)
+	end := b.update(search, newer)
 	b.where(search, also)
+	b.WriteString(end)
 	return b.build()
 }
 
-func (b *builder) update(search, newer decoder.Tuple) {
-	b.WriteString("UPDATE " + reference(b.table) + " SET ")
+// update writes everything before the WHERE clause and returns what comes behind it.
+func (b *builder) update(search, newer decoder.Tuple) (end string) {
 	set := 0
 	for i, value := range newer {
 		if value.Kind == decoder.Unchanged || keepsIdentity(b.table, search, newer, i) {
 			continue
 		}
-		b.WriteString(separator(set, "", ", ") + quote(b.table.Columns[i].Name) + " = ")
+		b.WriteString(separator(set, "UPDATE "+reference(b.table)+" SET ", ", ") + quote(b.table.Columns[i].Name) + " = ")
 		b.parameter(false, i)
 		set++
 	}
-	if set == 0 && len(b.table.Columns) > 0 {
-		// Nothing to set is still an update: a new row version, and triggers.
-		name := quote(b.table.Columns[0].Name)
-		b.WriteString(name + " = " + name)
+	if set > 0 {
+		return ""
 	}
+	// Nothing to set is still an update: a new row version, and triggers.
+	if i := settable(b.table); i >= 0 {
+		name := quote(b.table.Columns[i].Name)
+		b.WriteString("UPDATE " + reference(b.table) + " SET " + name + " = " + name)
+		return ""
+	}
+	// But it cannot be where all that is published may not be set: the row must be there.
+	b.WriteString("SELECT FROM " + reference(b.table))
+	return " FOR UPDATE"
+}
+
+// settable returns a column that an UPDATE may set, or -1.
+func settable(table *catalog.Table) int {
+	return slices.IndexFunc(table.Columns, func(c catalog.Column) bool { return !c.IdentityAlways })
 }
 
 // keepsIdentity tells whether column i is an identity column GENERATED ALWAYS,
@@ -280,8 +294,9 @@ func (b *builder) conditions(search decoder.Tuple) {
 // locked before: their last two parameters are its tableoid and ctid.
 func updateFoundStatement(table *catalog.Table, search, newer decoder.Tuple) statement {
 	b := builder{table: table}
-	b.update(search, newer)
+	end := b.update(search, newer)
 	b.whereFound()
+	b.WriteString(end)
 	return b.build()
 }
 

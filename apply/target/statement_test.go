@@ -51,7 +51,7 @@ func TestStatements(t *testing.T) {
 		updateStatement(table, nil, old, tuple("ttu")).sql)
 	require.Equal(t, `DELETE FROM ONLY "s""x"."t" WHERE "id" OPERATOR(pg_catalog.=) $1`, deleteStatement(table, nil, tuple("tnn")).sql)
 	unchanged := tuple("tuu")
-	require.Equal(t, `UPDATE ONLY "s""x"."t" SET "id" = "id" WHERE "id" OPERATOR(pg_catalog.=) $1`, updateStatement(table, nil, unchanged, unchanged).sql)
+	require.Equal(t, `UPDATE ONLY "s""x"."t" SET "a""b" = "a""b" WHERE "id" OPERATOR(pg_catalog.=) $1`, updateStatement(table, nil, unchanged, unchanged).sql)
 
 	table.Search = catalog.ByRow
 	require.Equal(t, `DELETE FROM ONLY "s""x"."t" WHERE ctid = (SELECT ctid FROM ONLY "s""x"."t" WHERE "id" OPERATOR(pg_catalog.=) $1 AND "a""b" IS NULL `+
