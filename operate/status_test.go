@@ -114,6 +114,11 @@ func exampleReport() *Report {
 		Transactions: 1234567, Groups: 1, Rows: state.Rows{Inserted: 10, Updated: 2000, Deleted: 3, Truncated: 1},
 		Misses: state.Misses{Update: 1, Delete: 2}, Conflicts: map[conflict.Type]int64{conflict.UpdateMissing: 1, conflict.DeleteMissing: 2}, Messages: 4, Retries: 3,
 		MemoryBytes: 3 << 20, MemoryLimit: 128 << 20, SpoolLimit: 16 << 30, OpenStreams: 1,
+		Workers: []state.Worker{
+			{Number: 0, PID: 100, State: "idle", Since: at},
+			{Number: 1, PID: 101, State: "waiting", Since: at.Add(3*time.Hour + 11*time.Minute), XID: 4242, Changes: 1200, WaitingFor: "more of the transaction"},
+			{Number: 2, PID: 102, State: "applying", Since: at.Add(3*time.Hour + 12*time.Minute), XID: 4243, Changes: 1},
+		},
 		LastError: "apply INSERT on public.t in transaction 7, finished at 16/B2000000: duplicate key", LastErrorHint: "remove the row", LastErrorAt: &at,
 		Tables: map[string]int{"r": 5},
 	}
