@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 
+	"go.uber.org/zap"
+
 	"pgapply/decoder"
 	"pgapply/decoder/txn"
 	"pgapply/internal/lsn"
@@ -179,6 +181,10 @@ func (s *Session) decided(t *txn.Transaction) error {
 		// One that the target does not have was prepared before the slot knew of such
 		// transactions: it never came.
 		command = "ROLLBACK PREPARED "
+		if committed {
+			s.log.Warn("the publisher has rolled back a prepared transaction that somebody has committed on the target",
+				zap.String("gid", t.GID), zap.String("name", name))
+		}
 	} else if !prepared && !committed {
 		return &NotPreparedError{GID: t.GID}
 	}
