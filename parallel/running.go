@@ -69,8 +69,9 @@ func (r *Running) Arrived() {
 	r.tell()
 }
 
-// Drop tells that the publisher has rolled the transaction back. It is rolled back
-// here too, and Finish must not be called.
+// Drop tells that the publisher has rolled the transaction back, or that no worker may
+// apply it. It is rolled back here too. Finish need not be called; if it is, it waits
+// for that and returns false.
 func (r *Running) Drop() {
 	p := r.pool
 	p.mu.Lock()

@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -80,13 +81,20 @@ func (s *Stream) forgo(e event) {
 func (s *Stream) applyAhead(patient context.Context, e event) error {
 	t := e.transaction
 	var outcome target.Outcome
+	var has bool
+	var asked error
+	if t.Kind == txn.Prepare {
+		if has, asked = s.options.Target.Has(t); has || asked != nil {
+			e.ahead.running.Drop() // it may wait for what is prepared already
+		}
+	}
 	s.waitsForAhead(e.ahead)
 	done, err := e.ahead.running.Finish(patient, func(applied parallel.Task) (err error) {
 		outcome, err = applied.(*task).end(t) //nolint:forcetypeassert // Opened made it
 		return err
 	})
 	s.waitsFor(nil)
-	if err != nil {
+	if err = cmp.Or(asked, err); err != nil {
 		t.Release()
 		return err
 	}

@@ -137,7 +137,8 @@ func (s *Session) sure() error {
 	return nil
 }
 
-// End commits or prepares what was applied as t, whose turn it is.
+// End commits or prepares what was applied as t, whose turn it is. A prepared one must not
+// be there from an earlier time: see [Session.Has].
 func (s *Session) End(t *txn.Transaction) (Outcome, error) {
 	r := &s.running
 	if err := s.Settle(); err != nil {
@@ -148,9 +149,6 @@ func (s *Session) End(t *txn.Transaction) (Outcome, error) {
 		return s.Apply([]*txn.Transaction{t}) // no change has come, or all were rolled back
 	}
 	if t.Kind == txn.Prepare {
-		if err := s.unprepared(t); err != nil {
-			return Outcome{}, err
-		}
 		if err := s.endPrepared(t); err != nil {
 			return Outcome{}, err
 		}

@@ -11,7 +11,6 @@ import (
 	"pgapply/decoder"
 	"pgapply/decoder/txn"
 	"pgapply/internal/lsn"
-	"pgapply/internal/pgpipe"
 )
 
 // Prepared transactions of the publisher are prepared transactions here, under a name
@@ -86,12 +85,11 @@ func (s *Session) findPrepared(t *txn.Transaction) (name string, prepared, commi
 // prepareOnce applies a transaction that the publisher has prepared, unless the target
 // has it from an earlier time.
 func (s *Session) prepareOnce(t *txn.Transaction, contents func([]*txn.Transaction) error) error {
-	s.current = t
-	_, prepared, committed, err := s.findPrepared(t)
+	has, err := s.Has(t)
 	if err != nil {
-		return s.failure(decoder.TypePrepare, nil, err)
+		return err
 	}
-	if !prepared && !committed {
+	if !has {
 		if err := contents([]*txn.Transaction{t}); err != nil {
 			return err
 		}
@@ -99,18 +97,12 @@ func (s *Session) prepareOnce(t *txn.Transaction, contents func([]*txn.Transacti
 	return s.position(t, "")
 }
 
-// unprepared fails where the target has the transaction, whose changes were applied, from
-// an earlier time.
-func (s *Session) unprepared(t *txn.Transaction) error {
-	if err := s.drain(0); err != nil {
-		return err
-	}
-	rows, err := s.ask(`SELECT FROM pg_catalog.pg_prepared_xacts WHERE gid = $1 UNION ALL SELECT FROM pgapply.progress WHERE gid = $1`,
-		[]pgpipe.Parameter{{Value: []byte(s.preparedName(t.XID, t.EndLSN))}})
-	if err == nil && len(rows) > 0 {
-		return errOutOfTurn
-	}
-	return err
+// Has tells whether the target has a transaction that the publisher has prepared from an
+// earlier time. Whoever applied its changes once more would wait for the first ones.
+func (s *Session) Has(t *txn.Transaction) (bool, error) {
+	s.current = t
+	_, prepared, committed, err := s.findPrepared(t)
+	return prepared || committed, s.failure(decoder.TypePrepare, nil, err)
 }
 
 // endPrepared ends the target transaction in work as a prepared one.
