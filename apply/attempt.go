@@ -261,7 +261,7 @@ func (a *attempt) originOf(worker int) string {
 
 // openWorkers opens the sessions that apply streamed transactions ahead of their turn.
 func (a *attempt) openWorkers(ctx context.Context) error {
-	for worker := 1; worker < a.options.Sessions(); worker++ {
+	for worker := 1; worker < a.sessions(); worker++ {
 		session, err := a.openWorker(ctx, worker)
 		if err != nil {
 			return err
@@ -430,14 +430,15 @@ func (a *attempt) supervise(ctx context.Context, s *stream.Stream) error {
 	defer stop(nil)
 	var watch sync.WaitGroup
 	watch.Go(func() { stop(a.watch(running)) })
+	watch.Go(func() { stop(a.watchCalm(running, s)) })
 	err := streamError(s.Run(running))
 	stop(nil)
 	watch.Wait()
 	if err == nil {
 		a.log.Info("stopped streaming", zap.Stringer("applied", s.Progress().Applied), zap.Stringer("acknowledged", s.Progress().Acknowledged))
 	}
-	if ctx.Err() == nil && errors.Is(context.Cause(running), errNews) {
-		return errNews // if something has failed as well, it will again
+	if cause := context.Cause(running); ctx.Err() == nil && (errors.Is(cause, errNews) || errors.Is(cause, errCalmOver)) {
+		return cause // if something has failed as well, it will again
 	}
 	return err
 }
@@ -480,7 +481,7 @@ func (a *attempt) startStream(ctx context.Context) (*source.Stream, error) {
 		var err error
 		feed, err = a.publisher.StartStream(ctx, source.StreamOptions{
 			Slot: a.options.SlotName(), Start: a.known, Publications: a.options.Publications,
-			Streaming: a.options.streaming(), Binary: a.options.Binary, Origin: a.options.Origin,
+			Streaming: a.streaming(), Binary: a.options.Binary, Origin: a.options.Origin,
 			Messages: a.options.wantsMessages(), TwoPhase: a.options.TwoPhase,
 		})
 		if busy, ok := errors.AsType[*source.SlotBusyError](err); ok {
@@ -490,6 +491,9 @@ func (a *attempt) startStream(ctx context.Context) (*source.Stream, error) {
 	})
 	if err != nil {
 		return nil, sourceErrorOrRefused(err)
+	}
+	if c := &a.engine.calm; c.on && c.until == 0 {
+		c.until = a.identity.Position
 	}
 	settings := feed.Settings()
 	a.engine.mu.Lock()

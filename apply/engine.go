@@ -37,6 +37,8 @@ type Engine struct {
 	// streamed is set once a stream has run: from then on only a lost slot ends
 	// the engine, since whatever else is wrong was right before.
 	streamed bool
+	// calm: streaming is off for a while.
+	calm calm
 	// control is nil while there is no session.
 	control *control
 
@@ -87,7 +89,11 @@ func (e *Engine) Run(ctx context.Context) error {
 			e.leave(nil)
 			return nil
 		}
-		if errors.Is(err, errNews) {
+		if errors.Is(err, errCalmOver) {
+			e.log.Info("what filled the spool is applied: streaming is on again")
+			e.calm = calm{}
+		}
+		if errors.Is(err, errNews) || errors.Is(err, errCalmOver) || e.calmDown(err) {
 			e.backoff.reset()
 			continue
 		}

@@ -188,7 +188,7 @@ func (a *attempt) resume(ctx context.Context, subscription *state.Subscription, 
 
 // makeOrigins makes the origins of the workers, unless they are there.
 func (a *attempt) makeOrigins(ctx context.Context) error {
-	for worker := 1; worker < a.options.Sessions(); worker++ {
+	for worker := 1; worker < a.sessions(); worker++ {
 		made := state.Origin{Name: a.originOf(worker), Worker: worker}
 		if err := a.control.store.RegisterOrigin(ctx, made); err != nil {
 			return TargetError(err)
