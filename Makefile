@@ -30,6 +30,7 @@ GOLANGCILINT := bin/tools/golangci-lint-$(GOLANGCILINT_VERSION)/golangci-lint
 # What the targets below can be asked for: make integration PG=16
 PG       ?= 18
 CRASHES  ?= 100
+ROUNDS   ?= 10
 SEEDS    ?= 5
 FIRST    ?= 1
 FUZZTIME ?= 30s
@@ -73,8 +74,8 @@ matrix: ## Every publisher from 10 on into target 18, and publisher 18 into ever
 oracle: ## Random scripts into a native subscription and into pgapply in every mode: SEEDS (5) of them from FIRST (1) on
 	PGAPPLY_TEST_MAJOR=$(PG) PGAPPLY_TEST_SEED=$(FIRST) PGAPPLY_TEST_SEEDS=$(SEEDS) $(GOTEST) -timeout 120m ./integration/oracle
 
-crash: ## Kill pgapply and both servers, CRASHES (100) times each, under load; a million rows in one transaction
-	PGAPPLY_TEST_CRASHES=$(CRASHES) $(GOTEST) -timeout 120m -run '^Test(Kill|MillionRows)' -v ./integration
+crash: ## Kill pgapply and both servers, CRASHES (100) times each under load, ROUNDS (10) at each moment of a prepared transaction; a million rows in one transaction
+	PGAPPLY_TEST_CRASHES=$(CRASHES) PGAPPLY_TEST_ROUNDS=$(ROUNDS) $(GOTEST) -timeout 120m -run '^Test(Kill|MillionRows)' -v ./integration
 
 fuzz: ## Each fuzz target for FUZZTIME (30s)
 	@grep -rHoE --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . \
