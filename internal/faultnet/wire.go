@@ -36,6 +36,7 @@ func (w *wire) next() (frame, error) {
 		}
 	}
 	if _, err := io.ReadFull(w.in, f.head[:]); err != nil {
+		_ = w.pass() // a stalled connection stays open, also when one side is gone
 		return f, err
 	}
 	size, err := bodySize(f.head[1:])
