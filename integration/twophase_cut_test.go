@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"pgapply/apply"
 	"pgapply/internal/faultnet"
 	"pgapply/internal/pgtest"
 )
@@ -104,6 +105,21 @@ func TestPreparedOutlivesRestarts(t *testing.T) {
 		l.catchUp()
 		require.Equal(t, "2", l.prepared())
 		l.onSource(`COMMIT PREPARED 'a'`, `ROLLBACK PREPARED 'b'`)
+		l.settled()
+	}
+}
+
+// TestEndBetweenPrepareAndItsEnd: a run that is to end in between leaves it prepared.
+func TestEndBetweenPrepareAndItsEnd(t *testing.T) {
+	for _, end := range []string{`COMMIT PREPARED 'a'`, `ROLLBACK PREPARED 'a'`} {
+		l := twoPhaseLink(t)
+		l.stop()
+		l.onSource(`BEGIN; INSERT INTO c VALUES (1, 'a'); PREPARE TRANSACTION 'a'`, `INSERT INTO c VALUES (2, 'b')`)
+		position := parse(t, pgtest.Query(t, l.source, `SELECT pg_current_wal_insert_lsn()`))
+		l.onSource(end)
+		require.NoError(t, l.run(twoPhase, func(o *apply.Options) { o.EndLSN = position }))
+		require.Equal(t, "1|2|b", l.prepared()+"|"+pgtest.Query(t, l.target, `SELECT * FROM c`))
+		l.start(twoPhase)
 		l.settled()
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"pgapply/apply"
 	"pgapply/decoder"
 	"pgapply/internal/faultnet"
+	"pgapply/internal/lsn"
 	"pgapply/internal/pgtest"
 	"pgapply/operate"
 )
@@ -125,9 +126,47 @@ func TestSkipOfAnEnd(t *testing.T) {
 	require.Zero(t, l.engine.Status().Retries)
 }
 
-// commitPrepared is where the COMMIT PREPARED ends that the slot, which nobody uses,
-// will send next. No error has named it.
+// TestSkipWhatIsPrepared: where the changes are prepared already, and only the position
+// is not recorded, they go.
+func TestSkipWhatIsPrepared(t *testing.T) {
+	l := twoPhaseLink(t)
+	l.stop()
+	proxy, through := l.proxied()
+	l.start(twoPhase, through)
+	l.catchUp()
+	fault := proxy.CutBeforeCommit(1)
+	l.onSource(`BEGIN; INSERT INTO c VALUES (1, 'a'); PREPARE TRANSACTION 'a'`)
+	happens(t, fault)
+	proxy.Refuse() // before it comes back
+	l.stop()
+	require.Equal(t, "1", l.prepared())
+	l.skipAt(l.peek(func(m decoder.Message) lsn.LSN {
+		if begin, ok := m.(*decoder.BeginPrepare); ok {
+			return begin.EndLSN
+		}
+		return 0
+	}))
+	l.start(twoPhase)
+	l.catchUp()
+	require.Equal(t, "1", l.prepared())
+	require.Equal(t, `INSERT|{"v": "a", "id": "1"}`, l.kept())
+	l.onSource(`COMMIT PREPARED 'a'`)
+	l.catchUp()
+	require.Equal(t, "0|", l.prepared()+"|"+pgtest.Query(t, l.target, `SELECT * FROM c`))
+}
+
+// commitPrepared is where the COMMIT PREPARED ends that comes next.
 func (l *link) commitPrepared() string {
+	return l.peek(func(m decoder.Message) lsn.LSN {
+		if end, ok := m.(*decoder.CommitPrepared); ok {
+			return end.EndLSN
+		}
+		return 0
+	})
+}
+
+// peek looks into the slot, which nobody uses, for a position that no error has named.
+func (l *link) peek(wanted func(decoder.Message) lsn.LSN) string {
 	l.t.Helper()
 	frames := pgtest.Query(l.t, l.source, `SELECT encode(data, 'hex') FROM pg_logical_slot_peek_binary_changes($1, NULL, NULL,
 		'proto_version', '3', 'publication_names', 'p')`, l.name)
@@ -137,10 +176,10 @@ func (l *link) commitPrepared() string {
 		require.NoError(l.t, err)
 		message, err := d.Decode(raw)
 		require.NoError(l.t, err)
-		if end, ok := message.(*decoder.CommitPrepared); ok {
-			return end.EndLSN.String()
+		if position := wanted(message); position != 0 {
+			return position.String()
 		}
 	}
-	require.Fail(l.t, "no COMMIT PREPARED waits in the slot")
+	require.Fail(l.t, "the slot has no such message")
 	return ""
 }

@@ -114,8 +114,12 @@ func span(first, last decoder.Timestamp) time.Duration {
 	return time.Duration(last-first) * time.Microsecond
 }
 
-// beyondEnd tells whether a transaction committed at or after the end position.
+// beyondEnd tells whether a transaction committed at or after the end position. Where a
+// ROLLBACK PREPARED began is not known, only where it ends.
 func (s *Stream) beyondEnd(t *txn.Transaction) bool {
+	if t.Kind == txn.RollbackPrepared {
+		return s.options.End > 0 && t.EndLSN > s.options.End
+	}
 	return s.options.End > 0 && t.FinalLSN >= s.options.End
 }
 
