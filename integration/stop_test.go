@@ -59,7 +59,7 @@ func TestStopInAnyState(t *testing.T) {
 				LOOP
 					BEGIN
 						PERFORM pg_replication_origin_session_setup(external_id) FROM pg_show_replication_origin_status()
-							WHERE external_id LIKE 'pgapply_` + l.name + `%';
+							WHERE external_id LIKE 'pgapply_` + l.name + `%_0';
 						EXIT;
 					EXCEPTION WHEN object_in_use THEN
 						NULL;
