@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime/pprof"
 	"slices"
 	"text/tabwriter"
 	"time"
@@ -30,13 +31,31 @@ func main() {
 	flag.StringVar(&o.workload, "workload", "tpcb", "tpcb, insert, load, update or delete")
 	flag.BoolVar(&o.lag, "lag", false, "measure the lag after the commit of a transaction of that many rows, streamed in parallel (workload load or update)")
 	flag.BoolVar(&o.track, "track-commit-timestamp", false, "turn the target's setting of that name on")
+	profile := flag.String("cpuprofile", "", "write a CPU profile of pgapply's rounds to this `FILE`")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, o); err != nil {
+	if err := profiled(*profile, func() error { return run(ctx, o) }); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
+}
+
+// profiled writes a CPU profile of what run does, unless file is empty.
+func profiled(file string, run func() error) error {
+	if file == "" {
+		return run()
+	}
+	out, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	if err := pprof.StartCPUProfile(out); err != nil {
+		return err
+	}
+	err = run()
+	pprof.StopCPUProfile()
+	return errors.Join(err, out.Close())
 }
 
 type options struct {

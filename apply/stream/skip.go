@@ -31,5 +31,6 @@ func (s *Stream) skipDone(ctx context.Context) error {
 		return err
 	}
 	s.options.Skip = 0
+	s.skipping.Store(false)
 	return nil
 }

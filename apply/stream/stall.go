@@ -101,16 +101,19 @@ func (s *Stream) giveWay(head uint32, blockers []Blocker) {
 
 // explain says what the head waits for, in the status and, once, in the log.
 func (s *Stream) explain(since time.Time, blockers []Blocker) {
-	if len(blockers) == 0 {
-		return
+	reason := ""
+	if len(blockers) > 0 {
+		reason = blockers[0].String()
 	}
-	reason := blockers[0].String()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.mu.head.since != since || s.mu.stalled == reason {
 		return
 	}
 	s.mu.stalled = reason
+	if reason == "" {
+		return
+	}
 	s.options.Log.Warn("the transaction whose turn it is waits for " + reason)
 }
 

@@ -23,6 +23,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -127,9 +128,10 @@ type Stream struct {
 	held   *event
 	urgent chan struct{}
 	// pool applies streamed transactions on workers, of which open are those that are
-	// still arriving; open belongs to the reader.
-	pool *parallel.Pool
-	open map[*txn.Open]*inProgress
+	// still arriving; open belongs to the reader. While skipping, none is given to it.
+	pool     *parallel.Pool
+	open     map[*txn.Open]*inProgress
+	skipping atomic.Bool
 	// abandoned says that the target did not let go of the group in work. It
 	// belongs to the goroutine of breakOff, and after that to Run.
 	abandoned bool
@@ -176,7 +178,8 @@ func New(options Options) *Stream {
 		open:    make(map[*txn.Open]*inProgress),
 	}
 	assemble := txn.Options{Budget: options.Budget, Spool: options.CreateSpool, Message: s.message}
-	if s.runsAhead() {
+	s.skipping.Store(options.Skip > 0)
+	if len(options.Workers) > 0 {
 		assemble.Streams = s
 	}
 	s.assembler = txn.NewAssembler(assemble)
@@ -198,7 +201,7 @@ func (s *Stream) Run(ctx context.Context) error {
 	tasks, failed := errgroup.WithContext(work)
 	s.reading = failed
 	s.pool = parallel.New(len(s.options.Workers))
-	if s.runsAhead() {
+	if len(s.options.Workers) > 0 {
 		tasks.Go(func() error { return s.watchPool(failed) })
 		tasks.Go(func() error { return s.watchStalls(failed) })
 	}

@@ -19,10 +19,6 @@ import (
 // Streamed transactions on workers: the assembler tells of them while they arrive,
 // the pool gives each to a worker, and a task applies what the worker may apply.
 
-// runsAhead tells whether streamed transactions are applied before their turn. What is
-// to be skipped is known by its end alone.
-func (s *Stream) runsAhead() bool { return len(s.options.Workers) > 0 && s.options.Skip == 0 }
-
 // inProgress is a streamed transaction on its way through the pool.
 type inProgress struct {
 	running *parallel.Running
@@ -30,8 +26,12 @@ type inProgress struct {
 	task atomic.Pointer[task]
 }
 
-// Opened, Arrived and Ended are called by the assembler, in the reader's goroutine.
+// Opened, Arrived and Ended are called by the assembler, in the reader's goroutine. While
+// there is a transaction to skip, which is known by its end alone, none is applied ahead.
 func (s *Stream) Opened(o *txn.Open) {
+	if s.skipping.Load() {
+		return
+	}
 	p := &inProgress{}
 	s.open[o] = p
 	p.running = s.pool.Start(o.XID(), func(worker int) parallel.Task {
@@ -43,16 +43,23 @@ func (s *Stream) Opened(o *txn.Open) {
 }
 
 // Arrived says that there is more of the transaction.
-func (s *Stream) Arrived(o *txn.Open) { s.open[o].running.Arrived() }
+func (s *Stream) Arrived(o *txn.Open) {
+	if p := s.open[o]; p != nil {
+		p.running.Arrived()
+	}
+}
 
 // Ended says that nothing more will come.
 func (s *Stream) Ended(o *txn.Open, rolledBack bool) {
-	if !rolledBack {
-		s.open[o].running.Arrived()
-		return
+	p := s.open[o]
+	switch {
+	case p == nil:
+	case rolledBack:
+		p.running.Drop()
+		delete(s.open, o)
+	default:
+		p.running.Arrived()
 	}
-	s.open[o].running.Drop()
-	delete(s.open, o)
 }
 
 // takeAhead returns the life on a worker of a transaction that is complete now.
