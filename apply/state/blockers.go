@@ -14,13 +14,17 @@ type Blocker struct {
 }
 
 // Blockers lists whom a backend of the target waits for, directly or through others:
-// those that block it, those that block these, and so on.
+// those that block it, those that block these, and so on. Locks that nobody holds
+// beyond one step of one statement, as that for a table's next page, do not count: who
+// waits for such a one goes on by itself.
 func (s *Store) Blockers(ctx context.Context, pid uint32) ([]Blocker, error) {
 	return rows(ctx, s, "find out whom a session waits for", pgx.RowToStructByPos[Blocker], `
-		WITH RECURSIVE waiting (pid) AS (
+		WITH RECURSIVE lasting AS MATERIALIZED (
+			SELECT pid FROM pg_catalog.pg_locks WHERE NOT granted AND locktype NOT IN ('extend', 'page', 'spectoken')
+		), waiting (pid) AS (
 			SELECT $2::int4
 			UNION
-			SELECT b FROM waiting, pg_catalog.unnest(pg_catalog.pg_blocking_pids(waiting.pid)) b WHERE b <> 0
+			SELECT b FROM waiting JOIN lasting USING (pid), pg_catalog.unnest(pg_catalog.pg_blocking_pids(waiting.pid)) b WHERE b <> 0
 		)
 		SELECT pid::int8::oid, '' FROM waiting WHERE pid <> $2 AND $1 <> ''
 		UNION ALL
