@@ -174,12 +174,21 @@ func (t *Table) loadHead(querier Querier) (replicaIdentity string, err error) {
 
 // unnoticed is whether nothing notices in which order and in how many statements the
 // rows of table c change: no rule or trigger that is enabled for replicated changes, on
-// it or a partition, and no constraint that is looked at later or row by row.
+// it or a partition, no constraint that is looked at later or row by row, and no default
+// or constraint that calls a function which sees the table as it was before the
+// statement (those of PostgreSQL itself look at no table).
 const unnoticed = `NOT EXISTS (
 			SELECT FROM (SELECT c.oid UNION ALL SELECT relid FROM pg_catalog.pg_partition_tree(c.oid)) p
 			WHERE EXISTS (SELECT FROM pg_catalog.pg_rewrite WHERE ev_class = p.oid AND ev_enabled IN ('A', 'R'))
 				OR EXISTS (SELECT FROM pg_catalog.pg_trigger WHERE tgrelid = p.oid AND tgenabled IN ('A', 'R'))
-				OR EXISTS (SELECT FROM pg_catalog.pg_index WHERE indrelid = p.oid AND (NOT indimmediate OR indisexclusion)))`
+				OR EXISTS (SELECT FROM pg_catalog.pg_index WHERE indrelid = p.oid AND (NOT indimmediate OR indisexclusion))
+				OR EXISTS (
+					SELECT FROM (
+						SELECT 'pg_catalog.pg_constraint'::pg_catalog.regclass, oid FROM pg_catalog.pg_constraint WHERE conrelid = p.oid AND contype = 'c'
+						UNION ALL SELECT 'pg_catalog.pg_attrdef'::pg_catalog.regclass, oid FROM pg_catalog.pg_attrdef WHERE adrelid = p.oid
+					) e(class, oid)
+					JOIN pg_catalog.pg_depend d ON d.classid = e.class AND d.objid = e.oid AND d.refclassid = 'pg_catalog.pg_proc'::pg_catalog.regclass
+					JOIN pg_catalog.pg_proc f ON f.oid = d.refobjid AND f.provolatile = 's'))`
 
 type localColumn struct {
 	Column

@@ -25,3 +25,8 @@ const PinSQL = `SELECT (CASE WHEN
 	AND ($4::pg_catalog.oid = 0 OR
 		EXISTS (SELECT FROM pg_catalog.pg_index WHERE indexrelid = $4::pg_catalog.oid AND xmin = $5::pg_catalog.xid AND indisvalid))
 	THEN '1' ELSE 'the table was changed' END)::pg_catalog.int4`
+
+// PinRunsSQL fails likewise when the table with the OID $1 no longer takes runs, see
+// Table.Runs.
+const PinRunsSQL = `SELECT (CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = $1::pg_catalog.oid AND ` + unnoticed + `)
+	THEN '1' ELSE 'the table was changed' END)::pg_catalog.int4`

@@ -26,6 +26,8 @@ type table struct {
 	runs []*prepared
 	// pinned is the target transaction, by its number, that has pinned the table.
 	pinned int
+	// runsPinned is the one that has pinned that it takes runs.
+	runsPinned int
 	// unique are its unique indexes, read when a conflict asks for them.
 	unique []catalog.UniqueIndex
 	// computed are the columns that the target fills itself, read with them.

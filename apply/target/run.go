@@ -19,12 +19,18 @@ import (
 //	                                   UPDATE .. FROM unnest(..) WHERE key = ..
 //
 // It must change exactly as many rows as there are changes. Where it does not, or fails,
-// the exact replay, which knows no runs, finds out which change it was.
+// the exact replay, which knows no runs, finds out which change it was. The count is
+// enough: an element of the arrays meets at most one row, since the key's index is
+// unique by the very equality that it is compared with, and a row that several elements
+// meet is changed, and counted, once.
 
 const (
-	// runRows and runBytes end a run.
+	// runRows, runBytes and runCells bound a run, in what the server has to hold for it
+	// as in what remains here after it: no run is larger in any of the three. A change
+	// that has more by itself is sent by itself.
 	runRows  = 1000
 	runBytes = 256 << 10
+	runCells = 32 << 10
 	// shortRun is a run whose changes are sent one by one.
 	shortRun = 4
 )
@@ -59,7 +65,7 @@ type runChange struct {
 // cell is a value, whose bytes are data[start:end].
 type cell struct {
 	kind       decoder.ValueKind
-	start, end int
+	start, end int32
 }
 
 // join takes the change into the run, perhaps a new one, if it is one that runs are made
@@ -77,11 +83,15 @@ func (s *Session) join(t *table, op operation, search, newer decoder.Tuple) (joi
 	case opDelete:
 		tuple = search
 	}
+	size := length(tuple)
+	if size > runBytes {
+		return false, s.sendRun()
+	}
 	key := uint64(0)
 	if op != opInsert {
 		key = r.hash(t.bound, tuple)
 	}
-	if len(r.changes) > 0 && !r.continues(t, op, tuple, key) {
+	if len(r.changes) > 0 && !r.continues(t, op, tuple, size, key) {
 		if err := s.sendRun(); err != nil {
 			return false, err
 		}
@@ -131,13 +141,21 @@ func (s *Session) runnable(t *table, op operation, search, newer decoder.Tuple) 
 	return true
 }
 
+// length of the values in bytes.
+func length(tuple decoder.Tuple) (bytes int) {
+	for _, value := range tuple {
+		bytes += len(value.Data)
+	}
+	return bytes
+}
+
 func (r *run) begin(t *table, op operation) {
 	r.table, r.op = t, op
 	r.shape = append(r.shape[:0], r.scratch...)
-	if r.rows == nil {
-		r.rows, r.seed = make(map[uint64]struct{}), maphash.MakeSeed()
-	}
 	clear(r.rows)
+	if r.data == nil {
+		r.data = []byte{} // no part of it may be nil, which a value is that is NULL
+	}
 	r.cells, r.data = r.cells[:0], r.data[:0]
 	r.formats = r.formats[:0]
 	for range t.bound.Columns {
@@ -146,8 +164,11 @@ func (r *run) begin(t *table, op operation) {
 }
 
 // continues tells whether a change goes into the run that has begun.
-func (r *run) continues(t *table, op operation, tuple decoder.Tuple, key uint64) bool {
-	if r.table != t || r.op != op || len(r.changes) == runRows || len(r.data) >= runBytes || !r.shape.equal(r.scratch) {
+func (r *run) continues(t *table, op operation, tuple decoder.Tuple, size int, key uint64) bool {
+	if r.table != t || r.op != op || !r.shape.equal(r.scratch) {
+		return false
+	}
+	if len(r.changes) == runRows || len(r.data)+size > runBytes || len(r.cells)+len(tuple) > runCells {
 		return false
 	}
 	if op != opInsert {
@@ -168,14 +189,14 @@ func (r *run) add(tuple decoder.Tuple, key uint64) {
 		r.rows[key] = struct{}{}
 	}
 	for i, value := range tuple {
-		c := cell{kind: value.Kind, start: len(r.data)}
+		c := cell{kind: value.Kind, start: int32(len(r.data))} // at most runBytes
 		if r.op == opDelete && !r.table.bound.Columns[i].Key {
 			c.kind = decoder.Null // of no interest
 		} else if value.Kind == decoder.Text || value.Kind == decoder.Binary {
 			r.data = append(r.data, value.Data...)
 			r.formats[i] = value.Kind
 		}
-		c.end = len(r.data)
+		c.end = int32(len(r.data))
 		r.cells = append(r.cells, c)
 	}
 }
@@ -215,6 +236,9 @@ func (s *Session) sendRun() error {
 	if err == nil {
 		err = s.pin(t)
 	}
+	if err == nil && n >= shortRun {
+		err = s.pinRuns(t)
+	}
 	if err != nil {
 		return s.failure(r.op.message(), t.relation, err)
 	}
@@ -222,6 +246,18 @@ func (s *Session) sendRun() error {
 		return s.drain(windowRows / 2)
 	}
 	return nil
+}
+
+// pinRuns makes the target transaction fail if something on the table can tell a run
+// from its changes, which was not so when it was bound. What pin watches does not show
+// it: triggers, rules and partitions come and go beside the table's own catalog row.
+func (s *Session) pinRuns(t *table) error {
+	if t.runsPinned == s.begun {
+		return nil
+	}
+	t.runsPinned = s.begun
+	s.values = append(s.values[:0], []byte(t.bound.Version.Table))
+	return verdict(s.pipe.Exec(s.token(opPin, t), pinRunsStatement, s.values, nil))
 }
 
 // sendEach sends the changes as if there had been no run.
@@ -331,13 +367,18 @@ func (r *run) statement(also condition) statement {
 	default:
 		b.WriteString("DELETE FROM " + reference(bound) + " AS " + rowAlias)
 	}
+	// ANY of one is the same as equal, but nothing that the planner could join by in
+	// another way than taking one element after the other and finding its row by the
+	// index. With a plain = it reads small tables from end to end instead, once and for
+	// all: the plan is kept while they grow. So the rows change in the run's order, too.
 	var where string
 	for i := range bound.Columns {
 		if column := &bound.Columns[i]; column.Key {
-			where += separator(len(where), " WHERE ", " AND ") + rowAlias + "." + quote(column.Name) + " " + column.Equality + " " + element(i)
+			where += separator(len(where), " WHERE ", " AND ") + rowAlias + "." + quote(column.Name) + " " + column.Equality + " ANY (ARRAY[" + element(i)
 			if column.Collation != "" {
 				where += " COLLATE " + column.Collation
 			}
+			where += "])"
 		}
 	}
 	if r.op == opUpdate {

@@ -112,6 +112,8 @@ func settings(synchronousCommit string) map[string]string {
 		"enable_seqscan":   "off",
 		"enable_hashjoin":  "off",
 		"enable_mergejoin": "off",
+		// 18 forgets that for the only partition of a table, but not what pages cost.
+		"seq_page_cost": "1000",
 		// A backend of a lost connection must give up the origin soon.
 		"tcp_keepalives_idle":     "10",
 		"tcp_keepalives_interval": "5",
@@ -239,6 +241,7 @@ const (
 	checkStatement    = "check"
 	resetStatement    = "reset"
 	pinStatement      = "pin"
+	pinRunsStatement  = "pin_runs"
 	messageStatement  = "message"
 	// For prepared transactions.
 	recordPreparedStatement = "record_prepared"
@@ -272,6 +275,7 @@ func (s *Session) prepare() error {
 		checkStatement:    "SET CONSTRAINTS ALL IMMEDIATE",
 		resetStatement:    origin.ResetSQL,
 		pinStatement:      catalog.PinSQL,
+		pinRunsStatement:  catalog.PinRunsSQL,
 	}
 	for name, sql := range statements {
 		s.pipe.Prepare(token{}, name, sql, nil)

@@ -1,0 +1,649 @@
+package target
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/stretchr/testify/require"
+
+	"pgapply/apply/catalog"
+	"pgapply/decoder"
+	"pgapply/decoder/txn"
+	"pgapply/internal/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// texts makes a tuple of values in text form; nil is NULL.
+func texts(values ...any) decoder.Tuple {
+	tuple := make(decoder.Tuple, len(values))
+	for i, value := range values {
+		tuple[i].Kind = decoder.Null
+		if value != nil {
+			tuple[i] = decoder.Value{Kind: decoder.Text, Data: []byte(fmt.Sprint(value))}
+		}
+	}
+	return tuple
+}
+
+// runnableTable has a key and takes runs.
+func runnableTable() *table {
+	equal := "OPERATOR(pg_catalog.=)"
+	return &table{
+		relation: &decoder.Relation{ID: 1},
+		bound: &catalog.Table{
+			Schema: "s", Name: "t", Runs: true,
+			Columns: []catalog.Column{
+				{Name: "id", TypeOID: 23, ArrayOID: 1007, Delimiter: ',', Equality: equal, Key: true, TakesBinary: true},
+				{Name: "v", TypeOID: 25, ArrayOID: 1009, Delimiter: ',', Equality: equal, TakesBinary: true},
+				{Name: "b", TypeOID: 603, ArrayOID: 1020, Delimiter: ';'},
+			},
+		},
+	}
+}
+
+func TestRunStatements(t *testing.T) {
+	table := runnableTable()
+	statementOf := func(op operation, search, newer decoder.Tuple, also condition) statement {
+		r := run{table: table, op: op}
+		if op == opUpdate {
+			r.shape = appendShape(nil, table.bound, search, newer)
+		}
+		return r.statement(also)
+	}
+	ours := func(b *builder) { b.WriteString(" AND ours") }
+	insert := statementOf(opInsert, nil, texts(1, 2, 3), ours)
+	require.Equal(t, `INSERT INTO "s"."t" ("id", "v", "b") OVERRIDING SYSTEM VALUE SELECT * FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2), `+
+		`pg_catalog.unnest($3)) AS pgapply_run (c0, c1, c2)`, insert.sql)
+	require.Equal(t, []uint32{1007, 1009, 1020}, insert.types)
+	row := texts(1, 2, 3)
+	row[1].Kind = decoder.Unchanged
+	update := statementOf(opUpdate, row, row, ours)
+	require.Equal(t, `UPDATE ONLY "s"."t" AS pgapply_row SET "id" = pgapply_run.c0, "b" = pgapply_run.c1 FROM ROWS FROM (pg_catalog.unnest($1), `+
+		`pg_catalog.unnest($2)) AS pgapply_run (c0, c1) WHERE pgapply_row."id" OPERATOR(pg_catalog.=) ANY (ARRAY[pgapply_run.c0]) AND ours`, update.sql)
+	require.Equal(t, []parameter{{false, 0}, {false, 2}}, update.parameters)
+	table.bound.Columns[0].Collation = `"x"."y"`
+	table.bound.Partitioned = true
+	require.Equal(t, `DELETE FROM "s"."t" AS pgapply_row USING ROWS FROM (pg_catalog.unnest($1)) AS pgapply_run (c0) `+
+		`WHERE pgapply_row."id" OPERATOR(pg_catalog.=) ANY (ARRAY[pgapply_run.c0 COLLATE "x"."y"])`, statementOf(opDelete, row, nil, nil).sql)
+}
+
+// TestRunnable: each reason by itself keeps a change out of runs.
+func TestRunnable(t *testing.T) {
+	const u, b, null = decoder.Unchanged, decoder.Binary, decoder.Null
+	row := texts(1, "a", "(1,1),(0,0)")
+	old := texts(1, nil, nil)
+	kind := func(tuple decoder.Tuple, column int, kind decoder.ValueKind) decoder.Tuple {
+		tuple = append(decoder.Tuple(nil), tuple...)
+		tuple[column].Kind = kind
+		return tuple
+	}
+	other := texts(2, nil, nil)
+	for _, c := range []struct {
+		name          string
+		op            operation
+		search, newer decoder.Tuple
+		change        func(*Session, *table)
+		want          bool
+	}{
+		{"insert", opInsert, nil, row, nil, true},
+		{"insert without a key", opInsert, nil, row, func(_ *Session, t *table) { t.bound.Search = catalog.Impossible }, true},
+		{"update", opUpdate, row, row, nil, true},
+		{"update with the old key", opUpdate, old, row, nil, true},
+		{"update that leaves a value", opUpdate, kind(row, 1, u), kind(row, 1, u), nil, true},
+		{"update without a key", opUpdate, row, row, func(_ *Session, t *table) { t.bound.Search = catalog.ByRow }, false},
+		{"update of the key", opUpdate, other, row, nil, false},
+		{"update of the key's form", opUpdate, kind(row, 0, b), row, nil, false},
+		{"update with a key that was not sent", opUpdate, kind(row, 0, u), kind(row, 0, u), nil, false},
+		{"delete", opDelete, old, nil, nil, true},
+		{"delete in binary", opDelete, kind(old, 0, b), nil, nil, true},
+		{"delete of NULL", opDelete, kind(old, 0, null), nil, nil, false},
+		{"binary that the column does not take", opInsert, nil, kind(row, 2, b), nil, false},
+		{"binary key that the column does not take", opDelete, kind(old, 0, b), nil, func(_ *Session, t *table) { t.bound.Columns[0].TakesBinary = false }, false},
+		{"insert of a value that was not sent", opInsert, nil, kind(row, 1, u), nil, false},
+		{"key without equality", opDelete, old, nil, func(_ *Session, t *table) { t.bound.Columns[0].Equality = "" }, false},
+		{"table that notices", opInsert, nil, row, func(_ *Session, t *table) { t.bound.Runs = false }, false},
+		{"exact", opInsert, nil, row, func(s *Session, _ *table) { s.exact = true }, false},
+		{"watched", opInsert, nil, row, func(s *Session, t *table) { s.watch(t) }, false},
+		{"watched, out of turn", opInsert, nil, row, func(s *Session, t *table) { s.watch(t); s.running.open = true }, true},
+		{"identity beside the key", opUpdate, old, row, func(_ *Session, t *table) { t.bound.Columns[1].IdentityAlways = true }, false},
+	} {
+		s, table := &Session{}, runnableTable()
+		if c.change != nil {
+			c.change(s, table)
+		}
+		require.Equal(t, c.want, s.runnable(table, c.op, c.search, c.newer), c.name)
+	}
+}
+
+// TestRunEnds: what does not belong into one run with the changes before it.
+func TestRunEnds(t *testing.T) {
+	s, table, other := &Session{}, runnableTable(), runnableTable()
+	r := &s.gathered
+	take := func(op operation, tuple decoder.Tuple) {
+		t.Helper()
+		r.changes = r.changes[:0]
+		search, newer := tuple, tuple
+		if op == opInsert {
+			search = nil
+		} else if op == opDelete {
+			newer = nil
+		}
+		joined, err := s.join(table, op, search, newer)
+		require.NoError(t, err)
+		require.True(t, joined)
+	}
+	goesOn := func(op operation, tuple decoder.Tuple) bool {
+		r.scratch = r.scratch[:0]
+		if op == opUpdate {
+			r.scratch = appendShape(r.scratch, table.bound, tuple, tuple)
+		}
+		return r.continues(table, op, tuple, length(tuple), r.hash(table.bound, tuple))
+	}
+	take(opInsert, texts(1, "a", nil))
+	require.True(t, goesOn(opInsert, texts(1, "a", nil)), "rows that are equal: the target decides")
+	require.False(t, goesOn(opDelete, texts(2, nil, nil)))
+	require.False(t, r.continues(other, opInsert, texts(2, nil, nil), 1, 0))
+	binary := texts(1, "a", nil)
+	binary[1].Kind = decoder.Binary
+	require.False(t, goesOn(opInsert, binary))
+	require.True(t, goesOn(opInsert, texts(2, nil, "(1,1),(0,0)")), "NULL has no form")
+	require.True(t, goesOn(opInsert, texts(2, strings.Repeat("x", runBytes-4), nil)))
+	require.False(t, goesOn(opInsert, texts(2, strings.Repeat("x", runBytes), nil)))
+	take(opUpdate, texts(1, "a", nil))
+	require.False(t, goesOn(opUpdate, texts(1, "b", nil)), "the same row")
+	require.True(t, goesOn(opUpdate, texts(2, "b", nil)))
+	unchanged := texts(2, "b", nil)
+	unchanged[1] = decoder.Value{Kind: decoder.Unchanged}
+	require.False(t, goesOn(opUpdate, unchanged))
+	take(opDelete, texts(1, nil, nil))
+	require.False(t, goesOn(opDelete, texts(1, nil, nil)))
+
+	r.changes = r.changes[:0]
+	for i := range runRows {
+		joined, err := s.join(table, opInsert, nil, texts(i, nil, nil))
+		require.True(t, joined)
+		require.NoError(t, err)
+	}
+	require.Len(t, r.changes, runRows)
+	require.False(t, goesOn(opInsert, texts(1, nil, nil)))
+	r.changes = r.changes[:0]
+	joined, err := s.join(table, opInsert, nil, texts(1, strings.Repeat("x", runBytes), nil))
+	require.NoError(t, err)
+	require.False(t, joined, "a change larger than a run is none")
+	r.changes, r.cells = r.changes[:1], make([]cell, runCells-2)
+	require.False(t, goesOn(opInsert, texts(1, nil, nil)))
+}
+
+// oneColumn makes a run of one column of the values.
+func oneColumn(kind decoder.ValueKind, delimiter byte, values ...[]byte) *run {
+	bound := &catalog.Table{Columns: []catalog.Column{{TypeOID: 25, Delimiter: delimiter}}}
+	r := &run{}
+	r.begin(&table{bound: bound}, opInsert)
+	for _, value := range values {
+		v := decoder.Value{Kind: kind, Data: value}
+		if value == nil {
+			v.Kind = decoder.Null
+		}
+		r.add(decoder.Tuple{v}, 0)
+		r.changes = append(r.changes, runChange{})
+	}
+	return r
+}
+
+// FuzzRunArrays: an independent reader of arrays reads what was written.
+func FuzzRunArrays(f *testing.F) {
+	for _, seed := range []string{"", "NULL", "null", `"`, `\`, `\\"`, "{}", "{a,b}", ",", ";", " a ", "\n", "ünï 🐘", "\xff", "'", `\N`} {
+		f.Add([]byte(seed), []byte("x"+seed), uint8(0))
+		f.Add([]byte(seed), []byte(seed), uint8(3))
+	}
+	types := pgtype.NewMap()
+	f.Fuzz(func(t *testing.T, a, b []byte, null uint8) {
+		if a == nil || b == nil {
+			return
+		}
+		values := [][]byte{a, b, a, b}
+		if null < 4 {
+			values[null] = nil
+		}
+		for format, kind := range []decoder.ValueKind{decoder.Text, decoder.Binary} {
+			r := oneColumn(kind, ',', values...)
+			array := r.textArray(nil, 0)
+			if kind == decoder.Binary {
+				array = r.binaryArray(nil, 0)
+			}
+			if kind == decoder.Text && !(utf8.Valid(a) && utf8.Valid(b)) {
+				continue // the reader takes characters, not bytes
+			}
+			var read []*string
+			require.NoError(t, types.Scan(pgtype.TextArrayOID, int16(format), array, &read))
+			require.Len(t, read, len(values))
+			for i, value := range values {
+				if value == nil {
+					require.Nil(t, read[i])
+				} else {
+					require.Equal(t, string(value), *read[i])
+				}
+			}
+		}
+	})
+}
+
+func TestRunArrays(t *testing.T) {
+	r := oneColumn(decoder.Text, ';', []byte(`(3,4),(1,2)`), nil, []byte(`"\`), []byte{})
+	require.Equal(t, `{"(3,4),(1,2)";NULL;"\"\\";""}`, string(r.textArray(nil, 0)))
+	r = oneColumn(decoder.Binary, ',', []byte{1, 2}, nil)
+	require.Equal(t, "\x00\x00\x00\x01\x00\x00\x00\x01\x00\x00\x00\x19\x00\x00\x00\x02\x00\x00\x00\x01\x00\x00\x00\x02\x01\x02\xff\xff\xff\xff", string(r.binaryArray(nil, 0)))
+	require.Equal(t, "{NULL,NULL}", string(oneColumn(decoder.Text, ',', nil, nil).textArray(nil, 0)))
+}
+
+// TestRunAllocatesNothing for a row, and keeps no more than a run after it.
+func TestRunAllocatesNothing(t *testing.T) {
+	s, table := &Session{}, runnableTable()
+	r := &s.gathered
+	var changes []decoder.Tuple
+	for i := range runRows {
+		changes = append(changes, texts(i, `a value, "quoted"`, nil))
+	}
+	var arrays [3][]byte
+	gather := func() {
+		for _, op := range []operation{opInsert, opUpdate, opDelete} {
+			r.changes = r.changes[:0]
+			for _, change := range changes {
+				search, newer := change, change
+				if op == opInsert {
+					search = nil
+				} else if op == opDelete {
+					newer = nil
+				}
+				if joined, err := s.join(table, op, search, newer); !joined || err != nil {
+					t.Fatal(op, joined, err)
+				}
+			}
+			for column := range arrays {
+				arrays[column] = r.textArray(arrays[column][:0], column)
+				arrays[column] = r.binaryArray(arrays[column][:0], column)
+			}
+		}
+		r.changes = r.changes[:0]
+	}
+	require.Zero(t, testing.AllocsPerRun(10, gather))
+	require.LessOrEqual(t, cap(r.data), 2*runBytes)
+	require.LessOrEqual(t, cap(r.cells), 2*runCells)
+}
+
+// feed is a session that is fed with changes of one table.
+type feed struct {
+	t        *testing.T
+	s        *Session
+	relation *decoder.Relation
+	single   bool
+}
+
+func openFeed(t *testing.T, uri string) *Session {
+	t.Helper()
+	s, err := Open(t.Context(), Options{URI: uri, SynchronousCommit: "off", Member: func(string, string) (bool, error) { return true, nil }})
+	require.NoError(t, err)
+	t.Cleanup(s.Close)
+	return s
+}
+
+// relationOf describes a table as a publisher with the same table would.
+func relationOf(t *testing.T, uri, name string, identity decoder.ReplicaIdentity) *decoder.Relation {
+	t.Helper()
+	relation := &decoder.Relation{Namespace: "public", Name: name, ReplicaIdentity: identity}
+	for _, line := range strings.Split(pgtest.Query(t, uri, `
+		SELECT a.attname, CASE WHEN a.atttypid < 16384 THEN a.atttypid ELSE 0 END, coalesce(a.attnum = ANY(i.indkey), false)
+		FROM pg_attribute a LEFT JOIN pg_index i ON i.indrelid = a.attrelid AND i.indisprimary
+		WHERE a.attrelid = $1::regclass AND a.attnum > 0 ORDER BY a.attnum`, name), "\n") {
+		fields := strings.Split(line, "|")
+		oid, err := strconv.ParseUint(fields[1], 10, 32)
+		require.NoError(t, err)
+		relation.Columns = append(relation.Columns, decoder.Column{Name: fields[0], TypeOID: uint32(oid), Key: fields[2] == "t"})
+	}
+	id, err := strconv.ParseUint(pgtest.Query(t, uri, `SELECT $1::regclass::oid`, name), 10, 32)
+	require.NoError(t, err)
+	relation.ID = uint32(id)
+	return relation
+}
+
+// apply sends the changes and waits for their outcome; the transaction stays open.
+// It returns what the server, or the session's own doubt, says against them.
+func (f *feed) apply(op operation, tuples ...decoder.Tuple) error {
+	f.t.Helper()
+	if !f.s.running.open {
+		f.s.Run(7)
+		require.NoError(f.t, f.s.beginTransaction())
+		f.s.running.open = true
+	}
+	if f.single {
+		bound, err := f.s.table(f.relation)
+		require.NoError(f.t, err)
+		bound.bound.Runs = false
+	}
+	for i, tuple := range tuples {
+		change := txn.Change{SubXID: 7, Relation: f.relation}
+		switch op {
+		case opInsert:
+			change.Message = &decoder.Insert{New: tuple}
+		case opUpdate:
+			change.Message = &decoder.Update{New: tuple}
+		default:
+			change.Message = &decoder.Delete{OldKind: decoder.OldKey, Old: tuple}
+		}
+		if err := f.s.Change(change, int64(i)); err != nil {
+			return err
+		}
+	}
+	return f.s.Settle()
+}
+
+func (f *feed) abandon() { f.t.Helper(); require.NoError(f.t, f.s.Abandon()) }
+
+// back rolls back like abandon and forgets no binding, which takes the most time.
+func (f *feed) back() {
+	f.t.Helper()
+	s := f.s
+	require.NoError(f.t, s.pipe.Recover())
+	s.gathered.changes, s.doubt, s.running.open = s.gathered.changes[:0], false, false
+	require.NoError(f.t, s.control(opOther, rollbackStatement))
+	require.NoError(f.t, s.finish())
+}
+
+// ask reads what the open transaction sees.
+func (f *feed) ask(sql string) string {
+	f.t.Helper()
+	rows, err := f.s.ask(sql, nil)
+	require.NoError(f.t, err)
+	var lines []string
+	for _, row := range rows {
+		var fields []string
+		for _, field := range row {
+			fields = append(fields, string(field))
+		}
+		lines = append(lines, strings.Join(fields, "|"))
+	}
+	return strings.Join(lines, "\n")
+}
+
+// awkwardTypes are those whose values an array, or its elements on the way into a
+// column, might treat in another way than a value by itself.
+var awkwardTypes = []string{
+	`int`, `numeric(4,1)`, `text`, `varchar(3)`, `char(3)`, `"char"`, `name`, `bytea`, `bit(3)`, `bit varying(3)`, `float8`, `real`, `money`, `boolean`,
+	`interval`, `interval(0)`, `timestamp(0)`, `timestamptz`, `time(0)`, `date`, `json`, `jsonb`, `xml`, `box`, `point`, `path`, `inet`, `cidr`, `tsvector`, `tsquery`,
+	`int4range`, `int4multirange`, `regclass`, `oid`, `uuid`, `pg_lsn`, `mood`, `short`, `wanted`, `ext.citext`, `ext.hstore`, `text COLLATE "C"`,
+}
+
+var awkwardValues = []any{
+	nil, ``, ` `, `NULL`, `null`, `"`, `\`, `\\`, `\N`, `'`, `{}`, `{1,2}`, `a`, `abc`, `abc  `, ` abc`, `abcd`, `a,b`, `a;b`, "a\nb", `"a"`, `\x00ff`, `\xf`,
+	`1`, `0`, `-0`, `1.05`, `1.00`, `99999`, `1e308`, `NaN`, `-Infinity`, `101`, `10`, `B101`, `1 day`, `24:00:00.4`, `2024-02-30`, `2024-02-29 12:00:00.6`,
+	`infinity`, `{"a": 1, "b": [1, 2]}`, `<a>&amp;</a>`, `<a>`, `(3,4),(1,2)`, `[(1,2),(3,4)]`, `10.0.0.0/8`, `::1`, `'c d':1A`, `[1,5)`, `empty`, `{[1,2),[5,6)}`,
+	`pg_catalog.pg_class`, `16/B374D848`, `a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11`, `sad`, `it's "ok"`, `"a"=>"b, c"`, `ünï`, "\xff", "a\x00b",
+}
+
+// TestRunsTakeWhatChangesTake: whatever the type and the value, a run of it does what
+// the changes do one by one, down to refusing it.
+func TestRunsTakeWhatChangesTake(t *testing.T) {
+	uri := pgtest.Database(t, pgtest.SharedServer(t))
+	pgtest.Exec(t, uri, `CREATE SCHEMA ext; CREATE EXTENSION citext SCHEMA ext; CREATE EXTENSION hstore SCHEMA ext`,
+		`CREATE TYPE mood AS ENUM ('sad', 'it''s "ok"', ''); CREATE DOMAIN short AS varchar(3) CHECK (VALUE <> 'a'); CREATE DOMAIN wanted AS text NOT NULL`)
+	s := openFeed(t, uri)
+	for i, columnType := range awkwardTypes {
+		name := fmt.Sprintf("t%d", i)
+		pgtest.Exec(t, uri, fmt.Sprintf(`CREATE TABLE %s (id int PRIMARY KEY, v %s)`, name, columnType))
+		relation := relationOf(t, uri, name, decoder.IdentityDefault)
+		outcomes := [2][]string{}
+		taken := 0
+		for k, single := range []bool{false, true} {
+			f := &feed{t: t, s: s, relation: relation, single: single}
+			for _, value := range awkwardValues {
+				err := f.apply(opInsert, texts(1, value), texts(2, value), texts(3, value), texts(4, value))
+				outcome := fmt.Sprintf("%q refused", value)
+				if err == nil {
+					outcome = fmt.Sprintf("%q %s", value, f.ask(`SELECT id, v::text, v IS NULL FROM public.`+name+` ORDER BY id`))
+				} else {
+					require.ErrorIs(t, err, errNotSure)
+				}
+				if err == nil && !single {
+					require.Equal(t, "1", f.ask(`SELECT count(DISTINCT cmin::text) FROM public.`+name), columnType)
+					taken++
+				}
+				outcomes[k] = append(outcomes[k], outcome)
+				f.back()
+			}
+		}
+		require.Equal(t, outcomes[1], outcomes[0], columnType)
+		require.NotZero(t, taken, columnType)
+	}
+}
+
+// TestRunsOfBinaryValues: the same for values in the form that the server itself gives.
+func TestRunsOfBinaryValues(t *testing.T) {
+	uri := pgtest.Database(t, pgtest.SharedServer(t))
+	pgtest.Exec(t, uri, `CREATE DOMAIN short AS varchar(3); CREATE DOMAIN code AS int`,
+		`CREATE TABLE t (id code PRIMARY KEY, a text, b numeric, c bytea, d box, e interval, f float8, g short, h int4range, i jsonb, k money, l timestamptz, m bit(3), n inet, o name)`,
+		`INSERT INTO t SELECT g, repeat('"\,', g % 4), g / 7.0, decode(repeat('00', g % 3), 'hex'), box(point(g, 1), point(0, 2)), make_interval(months => g, secs => 0.5::float8),
+			CASE g % 3 WHEN 0 THEN 'NaN' WHEN 1 THEN '-0' ELSE 'Infinity' END::float8, CASE WHEN g % 2 = 0 THEN 'abc' END, int4range(g, g + 3), jsonb_build_array(g, null), g::money,
+			'infinity', B'101', '::1', 'n' FROM generate_series(1, 1001) g`,
+		`CREATE TABLE runs (LIKE t INCLUDING ALL); CREATE TABLE singles (LIKE t INCLUDING ALL)`)
+	config, err := pgconn.ParseConfig(uri)
+	require.NoError(t, err)
+	conn, err := pgconn.ConnectConfig(t.Context(), config)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, conn.Close(t.Context())) }()
+	result := conn.ExecParams(t.Context(), `SELECT * FROM t ORDER BY id`, nil, nil, nil, []int16{1}).Read()
+	require.NoError(t, result.Err)
+	var rows, other, keys []decoder.Tuple
+	for _, row := range result.Rows {
+		var tuple decoder.Tuple
+		for _, value := range row {
+			kind := decoder.Binary
+			if value == nil {
+				kind = decoder.Null
+			}
+			tuple = append(tuple, decoder.Value{Kind: kind, Data: value})
+		}
+		rows = append(rows, tuple)
+	}
+	for i := range rows {
+		next := append(decoder.Tuple(nil), rows[(i+1)%len(rows)]...)
+		next[0] = rows[i][0]
+		other = append(other, next)
+		if i%3 == 0 {
+			keys = append(keys, texts(string(rows[i][0].Data), nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil))
+			keys[len(keys)-1][0].Kind = decoder.Binary
+		}
+	}
+	s := openFeed(t, uri)
+	s.options.Binary = true
+	feeds := [2]*feed{}
+	for k, name := range []string{"runs", "singles"} {
+		relation := relationOf(t, uri, name, decoder.IdentityDefault)
+		for i, base := range map[int]uint32{0: 23, 7: 1043} { // the publisher's domains travel as what they are
+			relation.Columns[i].TypeOID = base
+		}
+		feeds[k] = &feed{t: t, s: s, relation: relation, single: name == "singles"}
+	}
+	step := func(op operation, tuples []decoder.Tuple) {
+		t.Helper()
+		for _, f := range feeds {
+			require.NoError(t, f.apply(op, tuples...))
+		}
+		require.Equal(t, feeds[1].ask(`SELECT * FROM public.singles ORDER BY id`), feeds[0].ask(`SELECT * FROM public.runs ORDER BY id`))
+	}
+	step(opInsert, rows)
+	require.Equal(t, feeds[0].ask(`SELECT * FROM public.t ORDER BY id`), feeds[0].ask(`SELECT * FROM public.runs ORDER BY id`))
+	step(opUpdate, other)
+	require.Equal(t, "2|1000", feeds[0].ask(`SELECT count(DISTINCT cmin::text), max(n) FROM (SELECT cmin, count(*) OVER (PARTITION BY cmin::text) AS n FROM public.runs) r`))
+	step(opDelete, keys)
+	require.Equal(t, "667", feeds[0].ask(`SELECT count(*) FROM public.runs`))
+	require.Len(t, s.tables[feeds[0].relation.ID].runs, 3, "an insert, an update, a delete")
+	require.Empty(t, s.tables[feeds[1].relation.ID].runs)
+}
+
+// TestRunsDoubt: what a run cannot do as its changes would is found out by the count.
+func TestRunsDoubt(t *testing.T) {
+	uri := pgtest.Database(t, pgtest.SharedServer(t))
+	pgtest.Exec(t, uri, `CREATE EXTENSION citext; CREATE COLLATION loose (provider = icu, locale = 'und-u-ks-level2', deterministic = false)`)
+	s := openFeed(t, uri)
+	for i, c := range []struct {
+		key    string
+		values []any // the first two are equal and spelt differently
+	}{
+		{`numeric PRIMARY KEY`, []any{`1.0`, `1.00`, `2`, `3`}},
+		{`float8 PRIMARY KEY`, []any{`0`, `-0`, `2`, `NaN`}},
+		{`citext PRIMARY KEY`, []any{`a`, `A`, `b`, `c`}},
+		{`text COLLATE loose PRIMARY KEY`, []any{`a`, `A`, `b`, `c`}},
+		{`interval PRIMARY KEY`, []any{`1 day`, `24:00:00`, `2 days`, `3 days`}},
+		{`char(3) PRIMARY KEY`, []any{`a`, `a `, `b`, `c`}},
+		{`timestamptz PRIMARY KEY`, []any{`2024-01-01 00:00:00+00`, `2024-01-01 01:00:00+01`, `infinity`, `-infinity`}},
+	} {
+		name := fmt.Sprintf("t%d", i)
+		pgtest.Exec(t, uri, fmt.Sprintf(`CREATE TABLE %s (k %s, v int)`, name, c.key))
+		pgtest.Query(t, uri, fmt.Sprintf(`INSERT INTO %s VALUES ($1, 0), ($2, 0), ($3, 0) RETURNING 1`, name), c.values[1:]...)
+		f := &feed{t: t, s: s, relation: relationOf(t, uri, name, decoder.IdentityDefault)}
+		for _, op := range []operation{opUpdate, opDelete} {
+			var all []decoder.Tuple
+			for n, value := range c.values {
+				all = append(all, texts(value, n))
+			}
+			require.ErrorIs(t, f.apply(op, all...), errOutOfTurn, c.key)
+			require.Len(t, s.tables[f.relation.ID].runs, 1, c.key)
+			f.abandon()
+			// A fourth row that is there, and all is well: they are found as they are spelt.
+			require.NoError(t, f.apply(opInsert, texts(map[bool]any{true: `9`, false: `2000-01-01`}[i != 6], 0)))
+			all[1] = texts(map[bool]any{true: `9`, false: `2000-01-01`}[i != 6], 1)
+			require.NoError(t, f.apply(op, all...), c.key)
+			f.abandon()
+		}
+	}
+}
+
+// TestRunsFindRowsByKey however small the table was when the statement was planned, which
+// happens once.
+func TestRunsFindRowsByKey(t *testing.T) {
+	uri := pgtest.Database(t, pgtest.SharedServer(t))
+	pgtest.Exec(t, uri, `CREATE COLLATION loose (provider = icu, locale = 'und-u-ks-level2', deterministic = false)`,
+		`CREATE DOMAIN code AS text; CREATE TYPE mood AS ENUM ('1', '2', '3', '4')`,
+		`CREATE TABLE one (id int PRIMARY KEY, v text); CREATE TABLE two (a code, v text, b varchar(5), PRIMARY KEY (b, a)); CREATE TABLE en (k mood PRIMARY KEY, v text)`,
+		`CREATE TABLE own (k text NOT NULL, v text); CREATE UNIQUE INDEX own_key ON own (k COLLATE loose); ALTER TABLE own REPLICA IDENTITY USING INDEX own_key`,
+		`CREATE TABLE root (id int PRIMARY KEY, v text) PARTITION BY RANGE (id); CREATE TABLE leaf PARTITION OF root DEFAULT; CREATE TABLE other PARTITION OF root FOR VALUES FROM (3) TO (9);
+			CREATE TABLE lonely (id int PRIMARY KEY, v text) PARTITION BY RANGE (id); CREATE TABLE only_leaf PARTITION OF lonely DEFAULT`)
+	s := openFeed(t, uri)
+	for name, width := range map[string]int{"one": 2, "two": 3, "en": 2, "own": 2, "root": 2, "lonely": 2} {
+		row := func(n int) decoder.Tuple { return texts(n, "v", n)[:width] }
+		relation := relationOf(t, uri, name, decoder.IdentityDefault)
+		if name == "own" {
+			relation.ReplicaIdentity, relation.Columns[0].Key = decoder.IdentityIndex, true
+		}
+		f := &feed{t: t, s: s, relation: relation}
+		require.NoError(t, f.apply(opInsert, row(1), row(2), row(3), row(4)), name)
+		require.NoError(t, f.s.control(opCommit, commitStatement))
+		require.NoError(t, f.s.finish())
+		f.s.running.open = false
+		pgtest.Exec(t, uri, `ANALYZE`)
+		for _, op := range []operation{opUpdate, opDelete} {
+			require.NoError(t, f.apply(op, row(1), row(2), row(3), row(4)), name)
+			list := s.tables[relation.ID].runs
+			p := list[len(list)-1]
+			arguments := strings.TrimSuffix(strings.Repeat("'{}', ", len(p.parameters)), ", ")
+			plan := f.ask(fmt.Sprintf("EXPLAIN (COSTS off) EXECUTE %s(%s)", p.name, arguments))
+			require.Regexp(t, `(?s)Nested Loop.*Function Scan.*Index (Only )?Scan.*Index Cond: .*= ANY`, plan, name)
+			f.abandon()
+		}
+	}
+}
+
+// TestRunsEndWhereTheTableNotices: a trigger that came after the table was bound.
+func TestRunsEndWhereTheTableNotices(t *testing.T) {
+	uri := pgtest.Database(t, pgtest.SharedServer(t))
+	pgtest.Exec(t, uri, `CREATE TABLE root (id int PRIMARY KEY, v text) PARTITION BY RANGE (id); CREATE TABLE leaf PARTITION OF root DEFAULT`,
+		`CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NEW; END $$`,
+		`CREATE TRIGGER see BEFORE INSERT ON leaf FOR EACH ROW EXECUTE FUNCTION see()`)
+	f := &feed{t: t, s: openFeed(t, uri), relation: relationOf(t, uri, "root", decoder.IdentityDefault)}
+	rows := []decoder.Tuple{texts(1, "a"), texts(2, "a"), texts(3, "a"), texts(4, "a")}
+	require.NoError(t, f.apply(opInsert, rows...))
+	require.Len(t, f.s.tables[f.relation.ID].runs, 1)
+	require.NoError(t, f.s.control(opOther, rollbackStatement))
+	require.NoError(t, f.s.finish())
+	f.s.running.open = false
+	pgtest.Exec(t, uri, `ALTER TABLE leaf ENABLE ALWAYS TRIGGER see`)
+	require.ErrorIs(t, f.apply(opInsert, rows...), errNotSure)
+	f.abandon()
+	require.NoError(t, f.apply(opInsert, rows...))
+	require.Empty(t, f.s.tables[f.relation.ID].runs)
+	require.Equal(t, "4", f.ask(`SELECT count(DISTINCT cmin::text) FROM public.root`))
+	f.abandon()
+}
+
+// TestShortRunsOfEmptyValues: what is empty is not NULL, even where nothing was longer yet.
+func TestShortRunsOfEmptyValues(t *testing.T) {
+	uri := pgtest.Database(t, pgtest.SharedServer(t))
+	pgtest.Exec(t, uri, `CREATE TABLE t (v text)`)
+	f := &feed{t: t, s: openFeed(t, uri), relation: relationOf(t, uri, "t", decoder.IdentityDefault)}
+	require.NoError(t, f.apply(opInsert, texts("")))
+	require.Equal(t, "t", f.ask(`SELECT v = '' FROM public.t`))
+	f.abandon()
+}
+
+// TestRunsOfWideTables: as wide as tables get, and no more is held than for others.
+func TestRunsOfWideTables(t *testing.T) {
+	uri := pgtest.Database(t, pgtest.SharedServer(t))
+	pgtest.Exec(t, uri, `SELECT set_config('wide.columns', string_agg('c' || g || ' int', ', ' ORDER BY g), false) FROM generate_series(2, 1600) g;
+		DO $$ BEGIN EXECUTE 'CREATE TABLE wide (id int PRIMARY KEY, ' || current_setting('wide.columns') || ')'; END $$`)
+	f := &feed{t: t, s: openFeed(t, uri), relation: relationOf(t, uri, "wide", decoder.IdentityDefault)}
+	rows, keys := make([]decoder.Tuple, 45), make([]decoder.Tuple, 45)
+	for i := range rows {
+		rows[i] = make(decoder.Tuple, 1600)
+		for column := range rows[i] {
+			rows[i][column] = texts(nil, i)[(column+i)%7&1]
+		}
+		rows[i][0] = texts(i)[0]
+		keys[i] = append(texts(i), make(decoder.Tuple, 1599)...)
+		for column := 1; column < 1600; column++ {
+			keys[i][column].Kind = decoder.Null
+		}
+	}
+	require.NoError(t, f.apply(opInsert, rows...))
+	require.Equal(t, "45|3", f.ask(`SELECT count(*), count(DISTINCT cmin::text) FROM public.wide`))
+	require.NoError(t, f.apply(opUpdate, rows...))
+	require.Equal(t, "45|3", f.ask(`SELECT count(*), count(DISTINCT cmin::text) FROM public.wide`))
+	require.NoError(t, f.apply(opDelete, keys...))
+	require.Equal(t, "0", f.ask(`SELECT count(*) FROM public.wide`))
+	require.LessOrEqual(t, cap(f.s.gathered.cells), 2*runCells)
+	f.abandon()
+}
+
+// TestRunsAllocateLittle in all, connection and server's answers included.
+func TestRunsAllocateLittle(t *testing.T) {
+	uri := pgtest.Database(t, pgtest.SharedServer(t))
+	pgtest.Exec(t, uri, `CREATE TABLE t (id int PRIMARY KEY, v text)`)
+	f := &feed{t: t, s: openFeed(t, uri), relation: relationOf(t, uri, "t", decoder.IdentityDefault)}
+	var rows []decoder.Tuple
+	for i := range 2 * runRows {
+		rows = append(rows, texts(i, "a value"))
+	}
+	require.NoError(t, f.apply(opInsert, rows...))
+	order := rand.New(rand.NewPCG(1, 1)).Perm(len(rows))
+	update := &decoder.Update{}
+	change := txn.Change{SubXID: 7, Relation: f.relation, Message: update}
+	perRow := testing.AllocsPerRun(3, func() {
+		for _, i := range order {
+			update.New = rows[i]
+			if err := f.s.Change(change, 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := f.s.Settle(); err != nil {
+			t.Fatal(err)
+		}
+	}) / float64(len(rows))
+	require.Less(t, perRow, 0.1)
+	f.abandon()
+}
