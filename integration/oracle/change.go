@@ -337,9 +337,6 @@ func (c *change) changeKey() {
 		g.use("key that only looks different")
 		return
 	}
-	if t.child != nil {
-		g.touch(c.s, t.child)
-	}
 	to := c.newNumber()
 	if g.chance(25) {
 		to = c.number()
@@ -375,9 +372,6 @@ func (c *change) handOver() {
 }
 
 func (c *change) delete() {
-	if c.t.child != nil {
-		c.g.touch(c.s, c.t.child)
-	}
 	where := c.where()
 	name := c.t.name
 	c.add(func(v view) string { return "DELETE FROM " + name + " WHERE " + where(v) })

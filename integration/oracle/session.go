@@ -182,13 +182,17 @@ func (g *generator) release(s *session) {
 }
 
 // touch notes that the session's transaction holds locks on a table, also when it
-// goes back to before it: a streamed transaction may be applied as it comes.
+// goes back to before it: a streamed transaction may be applied as it comes. What
+// refers to the table changes along with it.
 func (g *generator) touch(s *session, t *table) {
 	if !t.busy[s.name] {
 		t.busy[s.name] = true
 		s.touched = append(s.touched, t)
 	}
 	s.changed = true
+	if t.child != nil {
+		g.touch(s, t.child)
+	}
 }
 
 // lock takes a table for the session alone, if nobody else is in it.
