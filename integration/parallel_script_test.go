@@ -28,14 +28,18 @@ type stage struct {
 	*link
 	sessions map[string]*pgtest.Session
 	// yields counts the transactions that were rolled back because they stood in the
-	// way of an earlier one, in runs with counting.
-	yields atomic.Int64
+	// way of an earlier one, and refusals those that could not be applied ahead to their
+	// end, both in runs with counting.
+	yields, refusals atomic.Int64
 }
 
 func (s *stage) counting(o *apply.Options) {
 	o.Log = o.Log.WithOptions(zap.Hooks(func(e zapcore.Entry) error {
-		if strings.Contains(e.Message, "stands in the way of an earlier one") {
+		switch {
+		case strings.Contains(e.Message, "stands in the way of an earlier one"):
 			s.yields.Add(1)
+		case strings.Contains(e.Message, "a streamed transaction waits for its turn"):
+			s.refusals.Add(1)
 		}
 		return nil
 	}))

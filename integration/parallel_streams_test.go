@@ -292,9 +292,9 @@ func TestStreams(t *testing.T) {
 				tables = append(tables, each.tables)
 			}
 			s.onSource(`CREATE PUBLICATION p FOR TABLE ` + strings.Join(tables, ", ") + `, referring WITH (publish_via_partition_root)`)
-			s.start(func(o *apply.Options) { o.Workers, o.Binary = workers, workers == 2 })
+			s.start(s.counting, func(o *apply.Options) { o.Workers, o.Binary = workers, workers == 2 })
 			for _, each := range streams {
-				before := s.engine.Status()
+				before, refusals := s.engine.Status(), s.refusals.Load()
 				s.script(each.script)
 				s.catchUp()
 				s.sameTables(each.tables)
@@ -303,6 +303,8 @@ func TestStreams(t *testing.T) {
 					require.Equal(t, before.Replays, after.Replays, each.name)
 				}
 				require.Equal(t, before.Retries, after.Retries, each.name)
+				// Nothing stands in a worker's way but that savepoints are bounded.
+				require.Equal(t, workers > 1 && each.tables == "most", s.refusals.Load() > refusals, each.name)
 			}
 			require.Zero(t, s.engine.Status().Misses)
 			require.Zero(t, s.engine.Status().OpenStreams)

@@ -153,7 +153,7 @@ type task struct {
 // transactions.
 func (t *task) Advance(committed uint64) error {
 	err := t.advance(committed)
-	if err != nil {
+	if err != nil && !errors.Is(err, txn.ErrRolledBack) {
 		t.log.Debug("a streamed transaction waits for its turn", zap.Error(err))
 	}
 	return err
