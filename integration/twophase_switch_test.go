@@ -59,6 +59,9 @@ func TestTwoPhaseTurnedOff(t *testing.T) {
 	l.stop()
 	name := pgtest.Query(t, l.target, `SELECT gid FROM pg_prepared_xacts WHERE database = current_database()`)
 	requireClass(t, apply.Refused, l.run(), "two-phase cannot be turned off", name, "start with --two-phase")
+	checkup, err := operate.Check(t.Context(), l.options())
+	require.NoError(t, err)
+	require.Regexp(t, `error +two-phase +two-phase cannot be turned off while the target holds`, checkup.Text())
 	// Committed by a person, it would come once more.
 	l.onTarget(`COMMIT PREPARED ` + literal(name))
 	requireClass(t, apply.Refused, l.run(), "two-phase cannot be turned off", name, "COMMIT PREPARED has come")
@@ -133,9 +136,6 @@ func TestTwoPhaseBeginsAnew(t *testing.T) {
 	checkup, err := operate.Check(t.Context(), l.options(twoPhase))
 	require.NoError(t, err)
 	require.Regexp(t, `ok +two-phase +max_prepared_transactions leaves \d+ of 20 on the target`, checkup.Text())
-	checkup, err = operate.Check(t.Context(), l.options())
-	require.NoError(t, err)
-	require.Regexp(t, `two-phase +two-phase cannot be turned off while the target holds`, checkup.Text())
 	_, err = operate.Cleanup(t.Context(), operate.CleanupOptions{Endpoints: ends, Confirmed: true})
 	requireClass(t, apply.Refused, err, "has prepared transactions on the target", "--prepared=commit")
 
