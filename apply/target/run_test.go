@@ -582,6 +582,25 @@ func TestRunsEndWhereTheTableNotices(t *testing.T) {
 	f.abandon()
 }
 
+// TestRunsAndFunctionsThatLook: a check or a default may look at the table, and finds in
+// it the rows that came before in the same run.
+func TestRunsAndFunctionsThatLook(t *testing.T) {
+	uri := pgtest.Database(t, pgtest.SharedServer(t))
+	pgtest.Exec(t, uri, `CREATE TABLE t (id int PRIMARY KEY, n int)`,
+		`CREATE FUNCTION next() RETURNS int LANGUAGE plpgsql AS 'BEGIN RETURN (SELECT coalesce(max(n), 0) + 1 FROM public.t); END'`,
+		`CREATE FUNCTION room() RETURNS bool LANGUAGE plpgsql AS 'BEGIN RETURN (SELECT count(*) < 5 FROM public.t); END'`,
+		`ALTER TABLE t ALTER n SET DEFAULT next(), ADD CHECK (id > 0 AND room())`)
+	relation := relationOf(t, uri, "t", decoder.IdentityDefault)
+	relation.Columns = relation.Columns[:1]
+	f := &feed{t: t, s: openFeed(t, uri), relation: relation}
+	require.NoError(t, f.apply(opInsert, texts(4), texts(3), texts(2), texts(1), texts(5)))
+	require.Equal(t, "1", f.ask(`SELECT count(DISTINCT cmin::text) FROM public.t`))
+	require.Equal(t, "1|4\n2|3\n3|2\n4|1\n5|5", f.ask(`SELECT id, n FROM public.t ORDER BY id`))
+	f.abandon()
+	require.Error(t, f.apply(opInsert, texts(4), texts(3), texts(2), texts(1), texts(5), texts(6)))
+	f.abandon()
+}
+
 // TestShortRunsOfEmptyValues: what is empty is not NULL, even where nothing was longer yet.
 func TestShortRunsOfEmptyValues(t *testing.T) {
 	uri := pgtest.Database(t, pgtest.SharedServer(t))

@@ -1,0 +1,105 @@
+package catalog
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"pgapply/decoder"
+	"pgapply/internal/pgpipe"
+	"pgapply/internal/pgtest"
+)
+
+// TestRuns: which tables take runs, each reason against it by itself, and that the pin
+// knows them too.
+func TestRuns(t *testing.T) {
+	uri := pgtest.Database(t, pgtest.SharedServer(t))
+	pgtest.Exec(t, uri, `CREATE SCHEMA s`,
+		`CREATE TYPE s.pair AS (a int, b text); CREATE TYPE s.mood AS ENUM ('a'); CREATE DOMAIN s.code AS varchar(3); CREATE DOMAIN s.list AS int[]; CREATE DOMAIN s.two AS s.pair`,
+		`CREATE FUNCTION s.see() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'`,
+		`CREATE FUNCTION s.looks(int) RETURNS bool STABLE RETURN (SELECT $1 > 0)`,
+		`CREATE FUNCTION s.sees(int) RETURNS bool VOLATILE LANGUAGE plpgsql AS 'BEGIN RETURN true; END'`,
+		`CREATE FUNCTION s.computes(int) RETURNS bool IMMUTABLE RETURN $1 > 0`)
+	q := querier(t, uri).(*pgpipe.Pipe[int])
+	for _, c := range []struct {
+		name    string
+		columns string
+		then    string
+		runs    bool
+		// shape: it is the columns, and no pin has to tell.
+		shape bool
+	}{
+		{"plain", `id int PRIMARY KEY, v text`, ``, true, false},
+		{"no key", `id int, v text`, ``, true, false},
+		{"types", `id s.code PRIMARY KEY, v s.mood, b box, r int4range, n name`, ``, true, false},
+		{"ordinary trigger", `id int`, `CREATE TRIGGER x BEFORE INSERT ON s.t FOR EACH ROW EXECUTE FUNCTION s.see()`, true, false},
+		{"foreign key", `id int PRIMARY KEY, r int REFERENCES s.t`, ``, true, false},
+		{"ordinary rule", `id int`, `CREATE RULE x AS ON INSERT TO s.t DO ALSO NOTHING`, true, false},
+		{"unique", `id int PRIMARY KEY, v int UNIQUE`, ``, true, false},
+		{"check", `id int CHECK (s.computes(id)), v int DEFAULT random() CHECK (s.sees(v)), w timestamptz DEFAULT now()`, ``, true, false},
+		{"parent", `id int`, `CREATE TABLE s.child () INHERITS (s.t); CREATE TRIGGER x BEFORE INSERT ON s.child FOR EACH ROW EXECUTE FUNCTION s.see(); ALTER TABLE s.child ENABLE ALWAYS TRIGGER x`, true, false},
+
+		{"always", `id int`, `CREATE TRIGGER x BEFORE INSERT ON s.t FOR EACH ROW EXECUTE FUNCTION s.see(); ALTER TABLE s.t ENABLE ALWAYS TRIGGER x`, false, false},
+		{"statement trigger", `id int`, `CREATE TRIGGER x AFTER UPDATE ON s.t EXECUTE FUNCTION s.see(); ALTER TABLE s.t ENABLE REPLICA TRIGGER x`, false, false},
+		{"enforced foreign key", `id int PRIMARY KEY, r int REFERENCES s.t`, `DO $$ BEGIN EXECUTE (
+			SELECT format('ALTER TABLE s.t ENABLE ALWAYS TRIGGER %I', tgname) FROM pg_trigger WHERE tgrelid = 's.t'::regclass LIMIT 1); END $$`, false, false},
+		{"rule", `id int`, `CREATE RULE x AS ON INSERT TO s.t DO ALSO NOTHING; ALTER TABLE s.t ENABLE REPLICA RULE x`, false, false},
+		{"deferrable", `id int PRIMARY KEY, v int UNIQUE DEFERRABLE`, ``, false, false},
+		{"exclusion", `id int PRIMARY KEY, v int4range, EXCLUDE USING gist (v WITH &&)`, ``, false, false},
+		{"check that looks", `id int CHECK (s.looks(id))`, ``, false, false},
+		{"default that looks", `id int, v bool DEFAULT s.looks(1)`, ``, false, false},
+		{"trigger on a partition", `id int) PARTITION BY RANGE (id`, `CREATE TABLE s.l1 PARTITION OF s.t DEFAULT PARTITION BY RANGE (id); CREATE TABLE s.l2 PARTITION OF s.l1 DEFAULT;
+			CREATE TRIGGER x BEFORE INSERT ON s.l2 FOR EACH ROW EXECUTE FUNCTION s.see(); ALTER TABLE s.l2 ENABLE ALWAYS TRIGGER x`, false, false},
+		{"array", `id int, v int[]`, ``, false, true},
+		{"vector", `id int, v int2vector`, ``, false, true},
+		{"composite", `id int, v s.pair`, ``, false, true},
+		{"domain over an array", `id int, v s.list`, ``, false, true},
+		{"domain over a composite", `id int, v s.two`, ``, false, true},
+	} {
+		pgtest.Exec(t, uri, `CREATE TABLE s.t (`+c.columns+`)`)
+		if c.then != "" {
+			pgtest.Exec(t, uri, c.then)
+		}
+		relation := published("t", decoder.IdentityFull, "id")
+		if c.shape {
+			relation = published("t", decoder.IdentityFull, "id", "v")
+		}
+		table, err := Load(q, relation, false)
+		require.NoError(t, err)
+		require.Equal(t, c.runs, table.Runs, c.name)
+		rows, err := q.Query(`SELECT (`+unnoticed+`) FROM pg_catalog.pg_class c WHERE c.oid = $1`, table.Version.Table)
+		require.NoError(t, err)
+		require.Equal(t, c.runs || c.shape, string(rows[0][0]) == "t", c.name)
+		if c.runs || c.shape {
+			_, err = q.Query(PinRunsSQL, table.Version.Table)
+			require.NoError(t, err, c.name)
+		} else {
+			_, err = q.Query(PinRunsSQL, table.Version.Table)
+			require.ErrorContains(t, err, "22P02", c.name)
+		}
+		require.NoError(t, q.Recover()) // gives up its locks
+		pgtest.Exec(t, uri, `DROP TABLE s.t CASCADE`)
+	}
+
+	t.Run("without columns", func(t *testing.T) {
+		pgtest.Exec(t, uri, `CREATE TABLE s.t ()`)
+		table, err := Load(q, published("t", decoder.IdentityDefault), false)
+		require.NoError(t, err)
+		require.False(t, table.Runs)
+		require.NoError(t, q.Recover())
+		pgtest.Exec(t, uri, `DROP TABLE s.t`)
+	})
+	t.Run("elements", func(t *testing.T) {
+		pgtest.Exec(t, uri, `CREATE DOMAIN s.corner AS box; CREATE TABLE s.t (id int, b box, d s.corner)`)
+		relation := published("t", decoder.IdentityFull, "id", "b", "d")
+		relation.Columns[0].TypeOID = 21
+		table, err := Load(q, relation, true)
+		require.NoError(t, err)
+		require.False(t, table.Runs, "an int2 that arrives in binary goes into the int4 as what it is")
+		require.Equal(t, []byte{',', ';', ';'}, []byte{table.Columns[0].Delimiter, table.Columns[1].Delimiter, table.Columns[2].Delimiter})
+		require.Equal(t, uint32(1020), table.Columns[1].ArrayOID)
+		table, err = Load(q, relation, false)
+		require.NoError(t, err)
+		require.True(t, table.Runs)
+	})
+}
