@@ -129,6 +129,7 @@ type Stream struct {
 	urgent chan struct{}
 	// pool applies streamed transactions on workers, of which open are those that are
 	// still arriving; open belongs to the reader. While skipping, none is given to it.
+	// Run makes the pool under mu, since Progress may be asked before.
 	pool     *parallel.Pool
 	open     map[*txn.Open]*inProgress
 	skipping atomic.Bool
@@ -200,7 +201,9 @@ func (s *Stream) Run(ctx context.Context) error {
 
 	tasks, failed := errgroup.WithContext(work)
 	s.reading = failed
+	s.mu.Lock()
 	s.pool = parallel.New(len(s.options.Workers))
+	s.mu.Unlock()
 	if len(s.options.Workers) > 0 {
 		tasks.Go(func() error { return s.watchPool(failed) })
 		tasks.Go(func() error { return s.watchStalls(failed) })

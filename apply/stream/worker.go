@@ -239,8 +239,11 @@ type Worker struct {
 // workers describes the sessions.
 func (s *Stream) workers() []Worker {
 	s.mu.Lock()
-	h, stalled := s.mu.head, s.mu.stalled
+	h, stalled, pool := s.mu.head, s.mu.stalled, s.pool
 	s.mu.Unlock()
+	if pool == nil {
+		return nil // asked before Run
+	}
 	first := Worker{PID: s.options.Target.PID(), State: string(parallel.Idle), Since: h.since}
 	switch {
 	case h.ahead != nil:
@@ -249,7 +252,7 @@ func (s *Stream) workers() []Worker {
 		first.State, first.WaitsFor = string(parallel.Applying), stalled
 	}
 	all := []Worker{first}
-	for _, status := range s.pool.Workers() {
+	for _, status := range pool.Workers() {
 		w := Worker{
 			Number: status.Worker, PID: s.options.Workers[status.Worker-1].PID(),
 			State: string(status.State), Since: status.Since, XID: status.Label,
