@@ -69,7 +69,7 @@ func TestGather(t *testing.T) {
 
 // TestProgressBeforeRun: whoever has the stream may ask at once.
 func TestProgressBeforeRun(t *testing.T) {
-	s := New(Options{Resume: 20, Recorded: 10})
+	s := New(Options{Budget: txn.NewBudget(1), Resume: 20, Recorded: 10})
 	require.Equal(t, lsn.LSN(20), s.Progress().Received)
 	require.Empty(t, s.Progress().Workers)
 }
