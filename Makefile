@@ -77,6 +77,9 @@ oracle: ## Random scripts into a native subscription and into pgapply in every m
 crash: ## Kill pgapply and both servers, CRASHES (100) times each under load, ROUNDS (10) at each moment of a prepared transaction; a million rows in one transaction
 	PGAPPLY_TEST_CRASHES=$(CRASHES) PGAPPLY_TEST_ROUNDS=$(ROUNDS) $(GOTEST) -timeout 120m -run '^Test(Kill|MillionRows)' -v ./integration
 
+memory: ## Ten streamed transactions of 3 GB in all, open at a time, with a memory limit of 16 MiB
+	PGAPPLY_TEST_STREAMED=3072 $(GOTEST) -timeout 30m -run '^TestStreamsBeyondMemory$$' -v ./integration
+
 fuzz: ## Each fuzz target for FUZZTIME (30s)
 	@grep -rHoE --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . \
 	  | sed -E 's#^(.*)/[^/]+:func #\1 #' | sort -u \
@@ -97,4 +100,4 @@ $(GOFUMPT):
 $(GOLANGCILINT):
 	GOBIN=$(abspath $(@D)) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCILINT_VERSION)
 
-.PHONY: help build demo test fmt lint unit race integration matrix oracle crash fuzz bench
+.PHONY: help build demo test fmt lint unit race integration matrix oracle crash memory fuzz bench

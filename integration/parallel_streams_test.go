@@ -130,6 +130,7 @@ var streams = []stream{
 		a: INSERT INTO parent VALUES (1, 'in the end')
 		a: push
 		a: COMMIT
+		-: UPDATE parent SET v = 'described in the streamed transaction alone'
 		`},
 	{"exception blocks", []string{`CREATE TABLE caught (id int PRIMARY KEY, v text)`}, "caught", `
 		a: BEGIN
@@ -276,6 +277,7 @@ func manySubtransactions(table string, n int) string {
 		a: push
 		a: ROLLBACK TO last
 		a: COMMIT
+		-: DELETE FROM TABLE WHERE id %% 2 = 0
 		`, n), "TABLE", table)
 }
 
