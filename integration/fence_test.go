@@ -60,10 +60,11 @@ func TestOrphansAreWaitedFor(t *testing.T) {
 		p := via.spawn()
 		s.streams(p)
 		s.begins()
+		s.catchUp() // what has committed must not wait for the lock
 		hold := pgtest.Open(t, s.target)
 		hold.Exec(`SELECT pg_advisory_lock(4711)`)
 		s.script(last.commit)
-		pgtest.WaitFor(t, s.target, `SELECT query FROM pg_stat_activity WHERE application_name = $1 AND wait_event = 'advisory'`, "COMMIT", s.name+":"+last.session)
+		pgtest.WaitFor(t, s.target, `SELECT count(*) FROM pg_stat_activity WHERE application_name ~ $1 AND wait_event = 'advisory' AND query = 'COMMIT'`, "1", "^"+s.name+":"+last.session)
 		s.orphaned(p, proxy)
 		s.awaitOrphans()
 		counters := pgtest.Query(t, s.target, `SELECT sum(n) FROM counter`)

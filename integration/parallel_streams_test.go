@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"pgapply/apply"
+	"pgapply/apply/state"
 	"pgapply/internal/pgtest"
 )
 
@@ -285,6 +286,7 @@ func manySubtransactions(table string, n int) string {
 // there are for them, what comes out is what the publisher has, and comes out at once.
 func TestStreams(t *testing.T) {
 	t.Parallel()
+	var counted state.Rows // by the head alone
 	for _, workers := range []int{1, 2, 6} {
 		t.Run(fmt.Sprintf("workers=%d", workers), func(t *testing.T) {
 			s := newStage(newLink(t))
@@ -310,6 +312,10 @@ func TestStreams(t *testing.T) {
 			}
 			require.Zero(t, s.engine.Status().Misses)
 			require.Zero(t, s.engine.Status().OpenStreams)
+			if workers == 1 {
+				counted = s.engine.Status().Rows
+			}
+			require.Equal(t, counted, s.engine.Status().Rows, "what was rolled back does not count")
 			pgtest.WaitFor(t, s.source, `SELECT stream_count > 50 FROM pg_stat_replication_slots WHERE slot_name = $1`, "t", s.name)
 			s.stop()
 		})

@@ -44,6 +44,11 @@ func (o Outcome) clone() Outcome {
 	return o
 }
 
+// recount goes back to the rows that had been changed before.
+func (o *Outcome) recount(before Outcome) {
+	o.Inserts, o.Updates, o.Deletes, o.Truncates = before.Inserts, before.Updates, before.Deletes, before.Truncates
+}
+
 // operation is what a statement does.
 type operation uint8
 
@@ -57,6 +62,8 @@ const (
 	opPin
 	opCommit
 	opPrepare
+	opSavepoint
+	opUndo
 )
 
 func (o operation) message() decoder.Type {
@@ -313,6 +320,10 @@ func (s *Session) drain(limit int) error {
 			}
 		case opTruncate:
 			s.outcome.Truncates++
+		case opSavepoint:
+			s.running.counts = append(s.running.counts[:token.ordinal], s.outcome)
+		case opUndo:
+			s.outcome.recount(s.running.counts[token.ordinal])
 		case opCommit, opPrepare:
 			// A failed block answers either without an error.
 			if tag := result.Tag.String(); tag != "COMMIT" && tag != "PREPARE TRANSACTION" {

@@ -29,6 +29,8 @@ type running struct {
 	subxid uint32
 	// savepoints stand before the first change of each subtransaction.
 	savepoints []savepointAt
+	// counts are the outcomes at the savepoints, as far as the target has answered.
+	counts []Outcome
 	// truncated: a table was, so that going back changes what tables are bound to.
 	truncated bool
 }
@@ -47,7 +49,7 @@ func (s *Session) Run(xid uint32) {
 	// Not the transaction of the stream: others are still writing into that.
 	t := &txn.Transaction{Kind: txn.Commit, XID: xid, Streamed: true}
 	s.outcome, s.exact, s.suspects = Outcome{}, false, nil
-	s.running = running{transaction: t, subxid: xid, savepoints: s.running.savepoints[:0]}
+	s.running = running{transaction: t, subxid: xid, savepoints: s.running.savepoints[:0], counts: s.running.counts[:0]}
 	s.current, s.ordinal = t, 0
 }
 
@@ -87,7 +89,15 @@ func (s *Session) enter(subxid uint32, position int64) error {
 		return err
 	}
 	r.savepoints = append(r.savepoints, savepointAt{subxid, position})
-	return s.utility(opOther, "SAVEPOINT "+r.savepointName(len(r.savepoints)-1))
+	return s.savepoint(opSavepoint, "SAVEPOINT", len(r.savepoints)-1)
+}
+
+// savepoint sends a command about the savepoint with that number.
+func (s *Session) savepoint(op operation, command string, number int) error {
+	token := s.token(op, nil)
+	token.ordinal = number
+	s.pipe.Prepare(token, "", command+" "+s.running.savepointName(number), nil)
+	return verdict(s.pipe.Exec(token, "", nil, nil))
 }
 
 func (r *running) savepointName(i int) string { return "pgapply_" + strconv.Itoa(i) }
@@ -102,11 +112,10 @@ func (s *Session) Undo(position int64) error {
 	if err := s.sendRun(); err != nil {
 		return err
 	}
-	name := r.savepointName(i)
-	if err := s.utility(opOther, "ROLLBACK TO SAVEPOINT "+name); err != nil {
+	if err := s.savepoint(opUndo, "ROLLBACK TO SAVEPOINT", i); err != nil {
 		return err
 	}
-	if err := s.utility(opOther, "RELEASE SAVEPOINT "+name); err != nil {
+	if err := s.savepoint(opOther, "RELEASE SAVEPOINT", i); err != nil {
 		return err
 	}
 	r.savepoints, r.subxid = r.savepoints[:i], r.transaction.XID
