@@ -112,12 +112,14 @@ func TestRunsOfAwkwardChanges(t *testing.T) {
 			`CREATE TABLE emptied (id int, v text)`)
 		l.onSource(
 			`CREATE TABLE moved (id int PRIMARY KEY, region int, v text)`,
-			`CREATE TABLE identity (id int PRIMARY KEY, v int)`)
+			`CREATE TABLE identity (id int PRIMARY KEY, v int)`,
+			`CREATE TABLE kept (id int PRIMARY KEY, big text)`, `ALTER TABLE kept ALTER big SET STORAGE EXTERNAL`)
 		l.onTarget(
 			`CREATE TABLE moved (id int, region int, v text) PARTITION BY LIST (region)`, `CREATE TABLE moved_1 PARTITION OF moved FOR VALUES IN (1)`,
 			`CREATE TABLE moved_other (v text, gone int, id int, region int)`, `ALTER TABLE moved_other DROP gone`, `ALTER TABLE moved ATTACH PARTITION moved_other DEFAULT`,
 			`ALTER TABLE moved ADD PRIMARY KEY (id, region)`,
 			`CREATE TABLE identity (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v int, twice int GENERATED ALWAYS AS (v * 2) STORED, own text DEFAULT 'own', n serial)`,
+			`CREATE TABLE kept (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, big text)`,
 			`CREATE TABLE child () INHERITS (parent)`, `INSERT INTO child VALUES (1, 'child'), (2, 'child'), (3, 'child'), (4, 'child')`)
 		l.onSource(`ALTER TABLE moved REPLICA IDENTITY FULL`, `CREATE PUBLICATION p FOR ALL TABLES`)
 		l.start()
@@ -140,6 +142,8 @@ func TestRunsOfAwkwardChanges(t *testing.T) {
 			`INSERT INTO moved SELECT g, g % 3, 'v' FROM generate_series(1, 30) g`,
 			`UPDATE moved SET v = 'w'; UPDATE moved SET region = 1; UPDATE moved SET region = id % 4, v = 'x' WHERE id > 10; DELETE FROM moved WHERE id % 5 = 0`,
 			`INSERT INTO parent SELECT g, 'p' FROM generate_series(1, 9) g`, `UPDATE parent SET v = 'q'`, `DELETE FROM parent WHERE id < 5`,
+			// Nothing to set.
+			`INSERT INTO kept SELECT g, repeat('k', 5000) FROM generate_series(1, 9) g`, `UPDATE kept SET id = id`, `UPDATE kept SET id = id WHERE id = 1`,
 			`INSERT INTO identity SELECT g, g FROM generate_series(1, 9) g`, `UPDATE identity SET v = v + 1; UPDATE identity SET id = id`, `DELETE FROM identity WHERE id > 5`,
 			`BEGIN; INSERT INTO emptied SELECT g, '' FROM generate_series(1, 9) g; TRUNCATE emptied; INSERT INTO emptied SELECT g, '' FROM generate_series(11, 19) g; COMMIT`,
 			// What is rolled back of a streamed transaction.
@@ -151,7 +155,7 @@ func TestRunsOfAwkwardChanges(t *testing.T) {
 			`INSERT INTO emptied SELECT g, repeat('z', CASE WHEN g % 4 = 0 THEN 300000 ELSE 10 END) FROM generate_series(10000, 10030) g`)
 		l.catchUp()
 		l.same(`SELECT * FROM alike`)
-		for _, table := range []string{"swapped", "keys", "toasted", "moved", "identity", "emptied"} {
+		for _, table := range []string{"swapped", "keys", "toasted", "moved", "identity", "kept", "emptied"} {
 			columns := pgtest.Query(t, l.source, `SELECT string_agg(attname, ', ' ORDER BY attnum) FROM pg_attribute WHERE attrelid = $1::regclass AND attnum > 0`, table)
 			l.same(`SELECT ` + columns + ` FROM ` + table + ` ORDER BY 1, 2`)
 		}

@@ -176,9 +176,16 @@ func (t *Table) loadHead(querier Querier) (replicaIdentity string, err error) {
 // rows of table c change: no rule or trigger that is enabled for replicated changes, on
 // it or a partition, no constraint that is looked at later or row by row, and no default
 // or constraint that calls a function which sees the table as it was before the
-// statement (those of PostgreSQL itself look at no table).
+// statement (those of PostgreSQL itself look at no table). It locks no partition, of
+// which there may be more than a transaction can lock.
 const unnoticed = `NOT EXISTS (
-			SELECT FROM (SELECT c.oid UNION ALL SELECT relid FROM pg_catalog.pg_partition_tree(c.oid)) p
+			SELECT FROM (
+				WITH RECURSIVE p(oid) AS (
+					SELECT c.oid
+					UNION ALL
+					SELECT i.inhrelid FROM p JOIN pg_catalog.pg_inherits i ON i.inhparent = p.oid WHERE c.relkind = 'p'
+				) SELECT oid FROM p
+			) p
 			WHERE EXISTS (SELECT FROM pg_catalog.pg_rewrite WHERE ev_class = p.oid AND ev_enabled IN ('A', 'R'))
 				OR EXISTS (SELECT FROM pg_catalog.pg_trigger WHERE tgrelid = p.oid AND tgenabled IN ('A', 'R'))
 				OR EXISTS (SELECT FROM pg_catalog.pg_index WHERE indrelid = p.oid AND (NOT indimmediate OR indisexclusion))

@@ -68,6 +68,9 @@ func TestRunStatements(t *testing.T) {
 	require.Equal(t, `UPDATE ONLY "s"."t" AS pgapply_row SET "id" = pgapply_run.c0, "b" = pgapply_run.c1 FROM ROWS FROM (pg_catalog.unnest($1), `+
 		`pg_catalog.unnest($2)) AS pgapply_run (c0, c1) WHERE pgapply_row."id" OPERATOR(pg_catalog.=) ANY (ARRAY[pgapply_run.c0]) AND ours`, update.sql)
 	require.Equal(t, []parameter{{false, 0}, {false, 2}}, update.parameters)
+	table.bound.Columns[0].IdentityAlways = true
+	row[2].Kind = decoder.Unchanged
+	require.Contains(t, statementOf(opUpdate, row, row, nil).sql, ` SET "v" = pgapply_row."v" FROM `, "nothing to set, and the key cannot be")
 	table.bound.Columns[0].Collation = `"x"."y"`
 	table.bound.Partitioned = true
 	require.Equal(t, `DELETE FROM "s"."t" AS pgapply_row USING ROWS FROM (pg_catalog.unnest($1)) AS pgapply_run (c0) `+
@@ -112,6 +115,11 @@ func TestRunnable(t *testing.T) {
 		{"exact", opInsert, nil, row, func(s *Session, _ *table) { s.exact = true }, false},
 		{"watched", opInsert, nil, row, func(s *Session, t *table) { s.watch(t) }, false},
 		{"watched, out of turn", opInsert, nil, row, func(s *Session, t *table) { s.watch(t); s.running.open = true }, true},
+		{"nothing that may be set", opUpdate, old, row, func(_ *Session, t *table) {
+			for i := range t.bound.Columns {
+				t.bound.Columns[i].IdentityAlways = true
+			}
+		}, false},
 		{"identity beside the key", opUpdate, old, row, func(_ *Session, t *table) { t.bound.Columns[1].IdentityAlways = true }, false},
 	} {
 		s, table := &Session{}, runnableTable()
@@ -598,6 +606,35 @@ func TestRunsAndFunctionsThatLook(t *testing.T) {
 	require.Equal(t, "1|4\n2|3\n3|2\n4|1\n5|5", f.ask(`SELECT id, n FROM public.t ORDER BY id`))
 	f.abandon()
 	require.Error(t, f.apply(opInsert, texts(4), texts(3), texts(2), texts(1), texts(5), texts(6)))
+	f.abandon()
+}
+
+// TestRunsThatAreGivenUp: what was taken and not sent is gone with its transaction; what
+// stands before a savepoint is sent before it.
+func TestRunsThatAreGivenUp(t *testing.T) {
+	uri := pgtest.Database(t, pgtest.SharedServer(t))
+	pgtest.Exec(t, uri, `CREATE TABLE t (id int PRIMARY KEY, v text)`)
+	s := openFeed(t, uri)
+	f := &feed{t: t, s: s, relation: relationOf(t, uri, "t", decoder.IdentityDefault)}
+	insert := func(subxid uint32, position int64, ids ...int) {
+		t.Helper()
+		for _, id := range ids {
+			require.NoError(t, s.Change(txn.Change{SubXID: subxid, Relation: f.relation, Message: &decoder.Insert{New: texts(id, "a")}}, position))
+		}
+	}
+	require.NoError(t, f.apply(opInsert))
+	insert(7, 0, 1, 2, 3, 4, 5)
+	f.abandon()
+	require.NoError(t, f.apply(opInsert))
+	insert(7, 0, 10, 11, 12, 13)
+	insert(8, 4, 1, 2, 3, 4)
+	insert(7, 8, 5, 6, 7, 8)
+	require.NoError(t, s.Undo(4))
+	insert(7, 4, 14, 15, 16, 17)
+	insert(9, 12, 20)
+	require.NoError(t, s.Undo(12))
+	require.NoError(t, s.Settle())
+	require.Equal(t, "10,11,12,13,14,15,16,17|2", f.ask(`SELECT string_agg(id::text, ',' ORDER BY id), count(DISTINCT cmin::text) FROM public.t`))
 	f.abandon()
 }
 
