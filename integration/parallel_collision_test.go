@@ -27,6 +27,7 @@ var collisions = []struct {
 		b: BEGIN
 		b: INSERT INTO t VALUES (2, 2)
 		b: push
+		ahead: 2
 		a: INSERT INTO t VALUES (11, 2)
 		a: push
 		b: INSERT INTO t VALUES (12, 1)
@@ -44,6 +45,7 @@ var collisions = []struct {
 		a: BEGIN
 		a: INSERT INTO t VALUES (101, 101)
 		a: push
+		ahead: 1
 		`, 0, `
 		-: INSERT INTO t VALUES (102, 101)
 		-: UPDATE t SET n = 102 WHERE id = 102
@@ -53,6 +55,7 @@ var collisions = []struct {
 		a: BEGIN
 		a: INSERT INTO t VALUES (201, 201)
 		a: push
+		ahead: 1
 		b: BEGIN
 		b: INSERT INTO t VALUES (202, 201)
 		b: push
@@ -65,6 +68,7 @@ var collisions = []struct {
 		a: BEGIN
 		a: INSERT INTO t VALUES (301, 301)
 		a: push
+		ahead: 1
 		b: BEGIN
 		b: INSERT INTO t VALUES (302, 301)
 		b: push
@@ -77,9 +81,11 @@ var collisions = []struct {
 		a: BEGIN
 		a: INSERT INTO t VALUES (401, 401)
 		a: push
+		ahead: 1
 		b: BEGIN
 		b: INSERT INTO t VALUES (402, 402)
 		b: push
+		ahead: 2
 		b: INSERT INTO t VALUES (403, 401)
 		b: push
 		c: BEGIN

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"sync/atomic"
 
@@ -70,6 +71,10 @@ func (s *stage) script(text string) {
 			s.session(name).Exec(pad)
 			s.onSource(`INSERT INTO pad VALUES (0, 'its commit flushes the log')`)
 			s.awaitSent()
+		case name == "ahead":
+			workers, err := strconv.Atoi(sql)
+			require.NoError(s.t, err)
+			s.ahead(workers)
 		case name == "-":
 			s.onSource(sql)
 		default:
