@@ -69,7 +69,7 @@ integration: ## The whole engine against real servers of major PG (18)
 	PGAPPLY_TEST_MAJOR=$(PG) $(GOTEST) -timeout 20m ./integration
 
 matrix: ## Every publisher from 10 on into target 18, and publisher 18 into every target from 14 on
-	PGAPPLY_MATRIX=all $(GOTEST) -timeout 60m -run '^TestMajors$$' -v ./integration
+	PGAPPLY_MATRIX=all $(GOTEST) -timeout 60m -run '^Test(Majors|EveryWayGivesTheSameTables)$$' -v ./integration
 
 oracle: ## Random scripts into a native subscription and into pgapply in every mode: SEEDS (5) of them from FIRST (1) on
 	PGAPPLY_TEST_MAJOR=$(PG) PGAPPLY_TEST_SEED=$(FIRST) PGAPPLY_TEST_SEEDS=$(SEEDS) $(GOTEST) -timeout 120m ./integration/oracle

@@ -3,6 +3,8 @@ package integration
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -49,11 +51,20 @@ const differentialSchema = `
 	CREATE TABLE parted_high PARTITION OF parted FOR VALUES FROM (50) TO (100)`
 
 // TestEveryWayGivesTheSameTables plays a random workload of several sessions, whose
-// transactions lie among each other, into one database for each way.
+// transactions lie among each other, into one database for each way. `make matrix` does
+// so with publishers of each major that streams.
 func TestEveryWayGivesTheSameTables(t *testing.T) {
 	t.Parallel()
-	publisher, target := pgtest.Pair(t, smallMemory)
-	playEveryWay(t, publisher, target)
+	if os.Getenv("PGAPPLY_MATRIX") == "" {
+		publisher, target := pgtest.Pair(t, smallMemory)
+		playEveryWay(t, publisher, target)
+		return
+	}
+	for major := 14; major <= cluster.NewestMajor; major++ {
+		t.Run(strconv.Itoa(major), func(t *testing.T) {
+			playEveryWay(t, pgtest.Start(t, smallMemory, pgtest.OnMajor(major)), pgtest.Start(t))
+		})
+	}
 }
 
 func playEveryWay(t *testing.T, publisher, target *cluster.Cluster) {
@@ -91,7 +102,9 @@ func playEveryWay(t *testing.T, publisher, target *cluster.Cluster) {
 		require.NoError(t, l.err, "%s", w)
 		l.sameTables(differentialTables...)
 		status := l.engine.Status()
-		require.Equal(t, int64(committed), status.Transactions, "%s", w)
+		if publisher.Major() >= 15 { // older ones also send transactions that have changed nothing
+			require.Equal(t, int64(committed), status.Transactions, "%s", w)
+		}
 		require.Zero(t, status.Misses, "%s", w)
 		require.Zero(t, status.Retries, "%s", w)
 		require.Equal(t, "t", pgtest.Query(t, source, `SELECT confirmed_flush_lsn >= $1::pg_lsn FROM pg_replication_slots WHERE slot_name = $2`, end, l.name))
