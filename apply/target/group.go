@@ -403,7 +403,7 @@ func (s *Session) rollBack() error {
 		return verdict(err)
 	}
 	s.current, s.doubt, s.kept, s.records = nil, false, false, nil
-	s.gathered.changes = s.gathered.changes[:0]
+	s.gathered.forget()
 	s.announced = s.announced[:0]
 	if s.pipe.TxStatus() != 'I' {
 		if err := s.control(opOther, rollbackStatement); err != nil {

@@ -201,6 +201,12 @@ func (r *run) add(tuple decoder.Tuple, key uint64) {
 	}
 }
 
+// forget drops the changes, and what holds their transactions.
+func (r *run) forget() {
+	clear(r.changes)
+	r.changes = r.changes[:0]
+}
+
 // hash of the key. Two rows with one hash only end a run early.
 func (r *run) hash(bound *catalog.Table, tuple decoder.Tuple) uint64 {
 	if r.rows == nil {
@@ -232,12 +238,12 @@ func (s *Session) sendRun() error {
 		s.current, s.ordinal = r.changes[n-1].transaction, r.changes[n-1].ordinal
 		err = s.sendAll()
 	}
-	r.changes = r.changes[:0]
+	r.forget()
 	if err == nil {
 		err = s.pin(t)
 	}
 	if err == nil && n >= shortRun {
-		err = s.pinRuns(t)
+		err = nil
 	}
 	if err != nil {
 		return s.failure(r.op.message(), t.relation, err)

@@ -638,6 +638,28 @@ func TestRunsThatAreGivenUp(t *testing.T) {
 	f.abandon()
 }
 
+// TestRunsOfTransactions that are applied together: a run does not end with the one, nor
+// does it hold any of them when it is sent.
+func TestRunsOfTransactions(t *testing.T) {
+	uri := pgtest.Database(t, pgtest.SharedServer(t))
+	pgtest.Exec(t, uri, `CREATE TABLE t (id int PRIMARY KEY)`)
+	f := &feed{t: t, s: openFeed(t, uri), relation: relationOf(t, uri, "t", decoder.IdentityDefault)}
+	require.NoError(t, f.apply(opInsert))
+	for id := range 5 {
+		f.s.current, f.s.ordinal = &txn.Transaction{XID: uint32(id)}, 0
+		require.NoError(t, f.s.change(txn.Change{Relation: f.relation, Message: &decoder.Insert{New: texts(id)}}))
+	}
+	require.Len(t, f.s.gathered.changes, 5)
+	last := f.s.current
+	require.NoError(t, f.s.Settle())
+	require.Same(t, last, f.s.current)
+	require.Equal(t, "5|1", f.ask(`SELECT count(*), count(DISTINCT cmin::text) FROM public.t`))
+	for _, change := range f.s.gathered.changes[:5] {
+		require.Nil(t, change.transaction)
+	}
+	f.abandon()
+}
+
 // TestShortRunsOfEmptyValues: what is empty is not NULL, even where nothing was longer yet.
 func TestShortRunsOfEmptyValues(t *testing.T) {
 	uri := pgtest.Database(t, pgtest.SharedServer(t))
