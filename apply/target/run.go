@@ -243,7 +243,7 @@ func (s *Session) sendRun() error {
 		err = s.pin(t)
 	}
 	if err == nil && n >= shortRun {
-		err = nil
+		err = s.pinRuns(t)
 	}
 	if err != nil {
 		return s.failure(r.op.message(), t.relation, err)
