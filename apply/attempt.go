@@ -179,7 +179,7 @@ func (a *attempt) wait(ctx context.Context, try func() (string, error)) error {
 			a.engine.phase(state.Starting, "")
 			return err
 		}
-		if !a.options.Wait {
+		if !a.options.Wait && !a.engine.streamed { // later it is our own last session that ends
 			return refused("stop the holder first, or let this process wait with --wait", "%s", holder)
 		}
 		if holder != said {
