@@ -150,9 +150,10 @@ func (e *ConnectionError) Error() string { return "connection to the target: " +
 // Unwrap returns the cause.
 func (e *ConnectionError) Unwrap() error { return e.Err }
 
-// errNotSure says that a single statement did not change exactly one row where a
-// closer look may: it may have missed the row, or the table may have got another key.
-var errNotSure = errors.New("a statement did not change exactly one row")
+// errNotSure says that a statement was refused, or did not change as many rows as it
+// should, where a closer look may: it may have missed the row, or the table may have got
+// another key.
+var errNotSure = errors.New("a statement did not have the expected outcome")
 
 // verdict tells errors of the connection, which it wraps, from the server's
 // verdict on a statement and from our own on a change.
