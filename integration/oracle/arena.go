@@ -27,6 +27,7 @@ func TargetSettings(tracked bool) map[string]string {
 	return map[string]string{
 		"track_commit_timestamp": strconv.FormatBool(tracked),
 		"autovacuum":             "off", "log_min_messages": "error", "max_worker_processes": "24", "max_logical_replication_workers": "16",
+		"max_prepared_transactions": "40",
 		// A commit is not flushed at once, and its flush is what catching up waits for.
 		"wal_writer_delay": "10ms",
 		// The native subscription tries again soon what a moment's lock has spoilt.
@@ -165,10 +166,9 @@ func (a *Arena) revive(ctx context.Context, s *server) (crashed bool, err error)
 	})
 }
 
-// dropPublisher ends sessions, prepared transactions and slots before their database.
-func (a *Arena) dropPublisher(ctx context.Context, name string) error {
-	s := &a.publisher
-	rows, err := s.administrator.query(ctx, fmt.Sprintf(`SELECT quote_literal(gid) FROM pg_prepared_xacts WHERE database = '%s'`, name))
+// decide rolls back what is prepared in a database.
+func (s *server) decide(ctx context.Context, database string) error {
+	rows, err := s.administrator.query(ctx, fmt.Sprintf(`SELECT quote_literal(gid) FROM pg_prepared_xacts WHERE database = '%s'`, database))
 	if err != nil {
 		return err
 	}
@@ -176,7 +176,13 @@ func (a *Arena) dropPublisher(ctx context.Context, name string) error {
 	for i, row := range rows {
 		statements[i] = "ROLLBACK PREPARED " + row[0]
 	}
-	if err := s.inside(ctx, name, statements); err != nil {
+	return s.inside(ctx, database, statements)
+}
+
+// dropPublisher ends sessions, prepared transactions and slots before their database.
+func (a *Arena) dropPublisher(ctx context.Context, name string) error {
+	s := &a.publisher
+	if err := s.decide(ctx, name); err != nil {
 		return err
 	}
 	if err := a.until(ctx, func() (bool, error) {
@@ -193,7 +199,8 @@ func (a *Arena) dropPublisher(ctx context.Context, name string) error {
 	return s.administrator.exec(ctx, "DROP DATABASE IF EXISTS "+name)
 }
 
-// dropTarget ends a subscription and the origins before their database.
+// dropTarget ends a subscription, prepared transactions and origins before their
+// database.
 func (a *Arena) dropTarget(ctx context.Context, name string) error {
 	s := &a.target
 	rows, err := s.administrator.query(ctx, fmt.Sprintf(`SELECT s.subname FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid WHERE d.datname = '%s'`, name))
@@ -206,6 +213,9 @@ func (a *Arena) dropTarget(ctx context.Context, name string) error {
 		}); err != nil {
 			return err
 		}
+	}
+	if err := s.decide(ctx, name); err != nil {
+		return err
 	}
 	if err := s.administrator.exec(ctx, fmt.Sprintf(`SELECT pg_replication_origin_drop(roname) FROM pg_replication_origin
 		WHERE roname ~ ('_' || (SELECT oid FROM pg_database WHERE datname = '%s') || '_')`, name)); err != nil {

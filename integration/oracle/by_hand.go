@@ -1,6 +1,10 @@
 package oracle
 
-import "strings"
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
 
 // Rows that no subscription wrote, with the values that they would have anyhow: on
 // every end before the subscriptions start, and on the targets while they run. A
@@ -19,13 +23,15 @@ func (g *generator) load(t *table) {
 		}
 	}
 	for _, column := range t.columns {
-		if column.generated != "" && !column.regenerate && !column.absent {
-			// Plain on the target, where its value has to be given.
+		// Plain on the target, where its value has to be given. Native: what is not sent
+		// counts as NULL when a row is searched by all columns.
+		if column.generated != "" && !column.regenerate && !column.absent && (t.identity != byFull || g.publishGenerated) {
 			onTarget = append(onTarget, assignment{column, strings.ReplaceAll(column.generated, "n", "(g % 5)")})
 		}
 	}
+	all := g.unit(rankDetail, c.unit) // on every end, or on none
 	insert := func(on place, row []assignment) {
-		g.add(step{unit: c.unit, on: on, text: c.insertMany(row, 0, rowsFilled)})
+		g.add(step{unit: c.unit, on: on, text: c.insertAll(all, row, 0, rowsFilled)})
 	}
 	insert(onPublisher, row)
 	insert(onTargets, onTarget)
@@ -52,5 +58,39 @@ func (g *generator) touchOnTarget(t *table, u int) bool {
 	}
 	g.script.raced = true
 	g.use("rows written by hand in the way")
+	return true
+}
+
+// disturb removes or changes some rows of the target, so that changes that come in a
+// row miss theirs in the middle. The publisher has other rows then; what native makes
+// of it counts.
+func (g *generator) disturb(t *table, u int) bool {
+	refers := slices.ContainsFunc(t.columns, func(c *column) bool { return c.parent != nil })
+	if t.identity == byNone || t.notNative || t.child != nil || refers {
+		return false
+	}
+	g.sync(u)
+	for range 1 + g.r.IntN(2) {
+		some := fmt.Sprintf("n %% %d = %d", 3+g.r.IntN(9), g.r.IntN(3))
+		if g.chance(65) {
+			g.ddl(u, onTargets, "", "DELETE FROM %s WHERE %s", t.name, some)
+			g.use("rows removed by hand")
+		} else {
+			g.ddl(u, onTargets, "", "UPDATE %s SET n = n + 100 WHERE %s", t.name, some)
+			g.use("rows changed by hand")
+		}
+	}
+	t.pinned = true
+	for _, name := range append(t.stored(), t.name) {
+		g.script.local[name] = true
+	}
+	if s := g.sessions[g.r.IntN(len(g.sessions))]; t.holder == "" {
+		g.touch(s, t)
+		c := &change{g: g, s: s, t: t, unit: g.unit(rankStep, t.unit)}
+		pick(g, []func(){c.updateSome, c.updateSome, c.deleteSome})()
+		if !s.open {
+			g.release(s)
+		}
+	}
 	return true
 }

@@ -35,11 +35,13 @@ func (c *change) write() {
 	choice := g.r.IntN(100)
 	switch {
 	case choice < 7 && c.truncate():
-	case t.identity == byNone || choice < 38:
+	case t.identity == byNone && choice < 70 || choice < 25:
 		c.insert()
-	case choice < 44:
-		c.bulk()
+	case t.identity == byNone || choice < 43:
+		c.many()
 	case choice < 46:
+		c.bulk()
+	case choice < 49:
 		c.subtransactions()
 	case choice < 68:
 		c.update()
@@ -92,7 +94,7 @@ func (c *change) value(column *column, number string) string {
 	if c.t.identity == byFull {
 		return k.at(fmt.Sprint(g.r.IntN(4))) // so that rows are equal
 	}
-	if strings.ContainsAny(number, "g") {
+	if strings.ContainsAny(number, "gn") { // each row's own
 		return k.at(number)
 	}
 	return k.at(fmt.Sprint(g.r.IntN(40)))
@@ -277,16 +279,25 @@ func (c *change) where() func(view) string {
 	return c.whereKey(numbers...)
 }
 
-// whereKey names the rows with these numbers. A partition's column is left out: it
-// changes, and the rest of the key does without it.
+// whereKey names the rows with these numbers.
 func (c *change) whereKey(numbers ...int) func(view) string {
+	texts := make([]string, len(numbers))
+	for i, number := range numbers {
+		texts[i] = fmt.Sprint(number)
+	}
+	return c.whereNumbers(texts...)
+}
+
+// whereNumbers does so with expressions for the numbers. A partition's column is left
+// out: it changes, and the rest of the key does without it.
+func (c *change) whereNumbers(numbers ...string) func(view) string {
 	key := slices.DeleteFunc(slices.Clone(c.t.key), func(k *column) bool { return c.t.parts != nil && k == c.t.parts.column })
 	return func(v view) string {
 		var rows []string
 		for _, number := range numbers {
 			var conditions []string
 			for _, k := range key {
-				conditions = append(conditions, v.ref(k)+" = "+k.kind.at(fmt.Sprint(number)))
+				conditions = append(conditions, v.ref(k)+" = "+k.kind.at(number))
 			}
 			rows = append(rows, strings.Join(conditions, " AND "))
 		}
@@ -407,8 +418,12 @@ func (c *change) bulk() {
 
 // insertMany inserts rows with consecutive numbers g, with which row says their values.
 func (c *change) insertMany(row []assignment, from, many int) func(view) string {
+	return c.insertAll(c.g.unit(rankDetail, c.unit), row, from, many)
+}
+
+// insertAll does so where only two rows are left when the unit all is gone.
+func (c *change) insertAll(all int, row []assignment, from, many int) func(view) string {
 	override := c.override()
-	all := c.g.unit(rankDetail, c.unit)
 	name := c.t.name
 	return func(v view) string {
 		to := from + many - 1

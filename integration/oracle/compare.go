@@ -39,7 +39,7 @@ func (p *play) compare(ctx context.Context) error {
 	}
 	for i, t := range tables {
 		for j, e := range p.ends {
-			if e.native() && t.notNative || p.script.local[t.name] {
+			if e.native() && t.notNative || p.script.local[t.quoted] {
 				continue
 			}
 			if have[j][i] != want[i] {

@@ -101,10 +101,10 @@ var conflictLogged = regexp.MustCompile(`LOG: +conflict detected on relation "(.
 
 // notedByNative reads the log. It says nothing before 18. What has been tried twice is
 // logged twice, and what has been streamed is logged although it is rolled back in the
-// end when it is applied as it comes. A row that is frozen has no writer any more for
+// end when it is applied or prepared as it comes. A row that is frozen has no writer any more for
 // native.
 func (p *play) notedByNative(context.Context, *end) (counts map[noted]int, known bool, err error) {
-	if p.servers.Target < 18 || p.script.frozen || strings.Contains(p.script.native, "parallel") {
+	if p.servers.Target < 18 || p.script.frozen || strings.Contains(p.script.native, "parallel") || strings.Contains(p.script.native, nativePrepares) {
 		return nil, false, nil
 	}
 	log, err := p.target.Log(p.logged)

@@ -45,6 +45,9 @@ type generator struct {
 	// prepared transactions that wait for their end.
 	prepared []*session
 	gids     int
+	// unsettled says that a target may still hold what has ended on the publisher, and
+	// with it locks that nobody sees there.
+	unsettled bool
 	// pauses are the engines that are stopped, by index: the unit of the pause.
 	pauses map[int]int
 }
@@ -151,29 +154,51 @@ func (g *generator) settings() {
 	}
 }
 
-// engines chooses the modes in which pgapply takes part.
+// atOnce makes a publisher's session stream whatever it can.
+const atOnce = "debug_logical_replication_streaming = immediate"
+
+// engines chooses the modes in which pgapply takes part. To ahead and tiny nearly all
+// transactions come while they are in progress.
 func (g *generator) engines() {
 	streaming := []string{"off", "on", "parallel"}
-	for _, name := range []string{"live", "backlog", "tiny"} {
+	modes := []string{"live", "backlog", "tiny", "ahead"}
+	prepares := g.r.IntN(len(modes)) // one always does, where the publisher can
+	for i, name := range modes {
 		way, binary := pick(g, streaming), g.script.binary && g.chance(40)
-		mode := Mode{Name: name, Options: "streaming=" + way}
+		limits, memory, workers := apply.DefaultOptions().MaxGroup, apply.DefaultOptions().MemoryLimit, apply.DefaultOptions().Workers
+		mode := Mode{Name: name}
+		var more string
+		switch {
+		case name == "ahead":
+			way, workers, mode.AtOnce = "parallel", 3, true
+			more = ", workers=3"
+		case name == "tiny":
+			limits = stream.Limits{Transactions: 1 + g.r.IntN(7), Rows: 50, Bytes: 2000, Age: 50 * time.Millisecond}
+			memory, workers, mode.AtOnce = 1<<20, 2, g.chance(70)
+			binary = g.script.binary
+			more = fmt.Sprintf(", workers=2, memory-limit=1MiB, max-group-transactions=%d, max-group-rows=50, max-group-bytes=2000, max-group-age=50ms", limits.Transactions)
+		case name == "backlog" && g.chance(30):
+			limits.Transactions = 1
+			more = ", max-group-transactions=1"
+		}
+		mode.Options = "streaming=" + way
 		if binary {
 			mode.Options += ", binary"
 			g.use("binary")
 		}
-		limits, memory := apply.DefaultOptions().MaxGroup, apply.DefaultOptions().MemoryLimit
-		switch {
-		case name == "tiny":
-			limits = stream.Limits{Transactions: 1 + g.r.IntN(7), Rows: 50, Bytes: 2000, Age: 50 * time.Millisecond}
-			memory = 1 << 20
-			mode.Options += fmt.Sprintf(", memory-limit=1MiB, max-group-transactions=%d, max-group-rows=50, max-group-bytes=2000, max-group-age=50ms", limits.Transactions)
-		case name == "backlog" && g.chance(30):
-			limits.Transactions = 1
-			mode.Options += ", max-group-transactions=1"
+		twoPhase := g.servers.Publisher >= 15 && (i == prepares || g.chance(25))
+		if twoPhase {
+			mode.Options += ", two-phase"
+			g.use(name + " two-phase")
 		}
+		mode.Options += more
 		g.use(name + " streaming " + way)
+		immediate := mode.AtOnce && g.servers.Publisher >= 16
 		mode.Change = func(o *apply.Options) {
-			o.Streaming, o.Binary, o.MaxGroup, o.MemoryLimit = way, binary, limits, memory
+			o.Streaming, o.Binary, o.MaxGroup, o.MemoryLimit, o.Workers, o.TwoPhase = way, binary, limits, memory, workers, twoPhase
+			if immediate {
+				o.Source += "&options=-c%20debug_logical_replication_streaming%3Dimmediate"
+			}
 		}
 		g.script.Modes = append(g.script.Modes, mode)
 	}
@@ -184,8 +209,15 @@ func (g *generator) engines() {
 		streaming = streaming[:1]
 	}
 	g.script.native = "streaming = " + pick(g, streaming)
+	if g.servers.both(15) && g.chance(40) {
+		g.script.native += ", " + nativePrepares
+		g.use("native two-phase")
+	}
 	g.script.nativePublishes = []string{"p"}
 }
+
+// nativePrepares makes the native subscription prepare what the publisher does.
+const nativePrepares = "two_phase = true"
 
 // pause stops an engine until resume.
 func (g *generator) pause(engine int) {

@@ -38,6 +38,7 @@ const (
 type Mode struct {
 	Name    string
 	Options string // as a START step of the field examples says them
+	AtOnce  bool   // the publisher streams it all that it can, from the first change on
 	Change  func(*apply.Options)
 }
 
@@ -85,8 +86,8 @@ type Script struct {
 	publications    []string
 	nativePublishes []string
 
-	// local tables have triggers on the target that make them differ from the
-	// publisher's.
+	// local tables differ from the publisher's: triggers on the target keep rows out,
+	// or somebody has written there.
 	local map[string]bool
 
 	// raced says that the target's rows are written by hand when some of the changes
@@ -214,6 +215,9 @@ func (s *Script) String() string {
 		case start:
 			p.text("Publications: %s. Native: %s, publications %s.\n", strings.Join(s.publications, ", "), s.native, strings.Join(s.nativePublishes, ", "))
 			for i, mode := range s.Modes {
+				if s.runs(i) && mode.AtOnce {
+					p.text("%sFrom 16 on its sessions on the publisher have %s.\n", tag(i), atOnce)
+				}
 				if s.runs(i) {
 					p.text("> %sSTART(%s)\n", tag(i), mode.Options)
 				}

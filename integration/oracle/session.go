@@ -127,7 +127,7 @@ func (g *generator) end(s *session) {
 	case g.chance(15):
 		g.plain(s.begin, onPublisher, s.name, "ROLLBACK")
 		g.use("rollback")
-	case s.changed && len(g.prepared) < 3 && g.chance(7):
+	case s.changed && len(g.prepared) < 3 && g.chance(18) && g.preparable(s):
 		g.gids++
 		gid := fmt.Sprintf("gid '' %d", g.gids)
 		// Its end goes first in shrinking, and then nothing is left behind: a
@@ -138,7 +138,7 @@ func (g *generator) end(s *session) {
 		s.after = nil
 		for _, t := range s.touched {
 			t.busy[waiting.name] = true
-			if t.holder == s.name {
+			if t.holder == s.name || t.searched() {
 				t.holder = waiting.name
 			}
 		}
@@ -152,6 +152,17 @@ func (g *generator) end(s *session) {
 	g.release(s)
 }
 
+// preparable tells whether the session's transaction can wait prepared for its end.
+// Where rows are searched by all their columns, the target may take another one of
+// several that are equal than the publisher did, and with it one that a prepared
+// transaction holds. Such a table is for the prepared one alone.
+func (g *generator) preparable(s *session) bool {
+	return !slices.ContainsFunc(s.touched, func(t *table) bool { return t.searched() && len(t.busy) > 1 })
+}
+
+// searched tells whether rows are searched by all their columns.
+func (t *table) searched() bool { return t.identity == byFull || t.identity == noColumn }
+
 // endPrepared ends a prepared transaction, in another session than its own.
 func (g *generator) endPrepared() {
 	i := g.r.IntN(len(g.prepared))
@@ -163,6 +174,7 @@ func (g *generator) endPrepared() {
 	}
 	g.plain(waiting.begin, onPublisher, "", end+" PREPARED '"+waiting.gid+"'")
 	g.release(waiting)
+	g.unsettled = true
 }
 
 // release forgets what the session's transaction has touched.
@@ -212,6 +224,10 @@ func (g *generator) savepoint(s *session) {
 		i := g.r.IntN(n)
 		to := s.savepoints[i]
 		if g.chance(70) {
+			if g.chance(40) {
+				g.sync(to.unit) // what is rolled back is applied by then
+				g.use("rollback of what was streamed")
+			}
 			g.plain(to.unit, onPublisher, s.name, "ROLLBACK TO "+to.name)
 			s.savepoints = s.savepoints[:i+1]
 			g.use("rollback to savepoint")

@@ -13,6 +13,10 @@ import (
 // Only tables that no open transaction has touched are changed, so that nothing
 // waits for a lock.
 func (g *generator) structural() {
+	if g.unsettled {
+		g.sync(g.unit(rankStep))
+		g.unsettled = false
+	}
 	if g.joinable() && g.chance(8) {
 		g.newTable()
 		return
@@ -30,6 +34,9 @@ func (g *generator) structural() {
 	u := g.unit(rankStep, t.unit)
 	g.changeRows(t)
 	defer g.changeRows(t)
+	if g.chance(20) && g.disturb(t, u) {
+		return
+	}
 	for range 4 { // what does not fit the table is drawn again
 		if pick(g, []func(*table, int) bool{
 			g.addColumn, g.addColumn, g.dropColumn, g.renameColumn, g.widenColumn, g.widenColumn, g.changeIdentity,
