@@ -56,6 +56,8 @@ func (g *generator) workload() {
 			g.restart()
 		case g.chance(1):
 			g.cut()
+		case g.chance(4):
+			g.stepBack(s)
 		case len(g.prepared) > 0 && g.chance(15):
 			g.endPrepared()
 		case !s.open && g.chance(30):
@@ -224,10 +226,6 @@ func (g *generator) savepoint(s *session) {
 		i := g.r.IntN(n)
 		to := s.savepoints[i]
 		if g.chance(70) {
-			if g.chance(40) {
-				g.sync(to.unit) // what is rolled back is applied by then
-				g.use("rollback of what was streamed")
-			}
 			g.plain(to.unit, onPublisher, s.name, "ROLLBACK TO "+to.name)
 			s.savepoints = s.savepoints[:i+1]
 			g.use("rollback to savepoint")
@@ -244,6 +242,27 @@ func (g *generator) savepoint(s *session) {
 	if len(s.savepoints) > 1 {
 		g.use("nested savepoint")
 	}
+}
+
+// stepBack rolls back to a savepoint what an engine that takes the transaction in
+// progress has applied by then, and goes on from there.
+func (g *generator) stepBack(s *session) {
+	if !s.open {
+		g.begin(s)
+	}
+	point := savepoint{name: fmt.Sprintf("p%d", len(s.savepoints)+1), unit: g.unit(rankStep, s.begin)}
+	s.savepoints = append(s.savepoints, point)
+	g.plain(point.unit, onPublisher, s.name, "SAVEPOINT "+point.name)
+	for range 1 + g.r.IntN(3) {
+		g.statement(s)
+	}
+	g.sync(point.unit)
+	g.plain(point.unit, onPublisher, s.name, "ROLLBACK TO "+point.name)
+	g.statement(s)
+	if g.chance(60) {
+		g.end(s)
+	}
+	g.use("rollback of what was streamed")
 }
 
 // statement writes one statement, or a few that belong together.
