@@ -13,9 +13,6 @@ import (
 // compareConflicts compares what the ends noted of rows that were missing, or that
 // somebody else wrote, where that does not depend on when a change was applied.
 func (p *play) compareConflicts(ctx context.Context) error {
-	if p.tracked && p.script.raced {
-		return nil
-	}
 	keyed, err := p.keyed(ctx)
 	if err != nil {
 		return err
@@ -34,7 +31,7 @@ func (p *play) compareConflicts(ctx context.Context) error {
 		if !known {
 			continue
 		}
-		have := conflictText(counts, keyed)
+		have := conflictText(counts, keyed, !p.script.raced && !p.script.frozen)
 		switch {
 		case first == nil:
 			first, want = e, have
@@ -50,10 +47,14 @@ func (p *play) compareConflicts(ctx context.Context) error {
 type noted struct{ table, conflict string }
 
 // conflictText lists conflicts on tables where a key finds the rows. Of rows that are
-// all alike nobody can say which one a change has met.
-func conflictText(counts map[noted]int, keyed map[string]string) string {
+// all alike nobody can say which one a change has met; nor can they who wrote a row,
+// unless writers is set, since it was written by hand at some time.
+func conflictText(counts map[noted]int, keyed map[string]string, writers bool) string {
 	lines := map[string]int{}
 	for what, count := range counts {
+		if !writers && strings.HasSuffix(what.conflict, "_origin_differs") {
+			continue
+		}
 		if table, ok := keyed[what.table]; ok {
 			lines[what.conflict+" on "+table] += count
 		}
@@ -97,18 +98,22 @@ func (p *play) notedByEngine(ctx context.Context, e *end) (counts map[noted]int,
 	return counts, true, nil
 }
 
-var conflictLogged = regexp.MustCompile(`LOG: +conflict detected on relation "(.*)": conflict=(\w+)`)
+var (
+	conflictLogged = regexp.MustCompile(`LOG: +conflict detected on relation "(.*)": conflict=(\w+)`)
+	// workerFailed is an error of a process that serves no client.
+	workerFailed = regexp.MustCompile(`(?m)^[^\[\n]*\[\d+\] ERROR:`)
+)
 
 // notedByNative reads the log. It says nothing before 18. What has been tried twice is
-// logged twice, and what has been streamed is logged although it is rolled back in the
-// end when it is applied or prepared as it comes. A row that is frozen has no writer any more for
-// native.
+// logged twice, and what has been streamed or prepared is logged although it is rolled
+// back in the end when it is applied as it comes.
 func (p *play) notedByNative(context.Context, *end) (counts map[noted]int, known bool, err error) {
-	if p.servers.Target < 18 || p.script.frozen || strings.Contains(p.script.native, "parallel") || strings.Contains(p.script.native, nativePrepares) {
+	prepared := strings.Contains(p.script.native, nativePrepares) && p.script.Features[preparedRolledBack] > 0
+	if p.servers.Target < 18 || prepared || strings.Contains(p.script.native, "parallel") {
 		return nil, false, nil
 	}
 	log, err := p.target.Log(p.logged)
-	if err != nil || strings.Contains(log, "ERROR:") {
+	if err != nil || workerFailed.MatchString(log) {
 		return nil, false, err
 	}
 	counts = map[noted]int{}

@@ -93,7 +93,8 @@ type Script struct {
 	// raced says that the target's rows are written by hand when some of the changes
 	// before it may have been applied and others not.
 	raced bool
-	// frozen says that rows are written anew as they are, which freezes them.
+	// frozen says that rows are written anew as they are, which freezes them. Native
+	// does not see any more who wrote them.
 	frozen bool
 
 	units   []unit

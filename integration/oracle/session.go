@@ -165,6 +165,9 @@ func (g *generator) preparable(s *session) bool {
 // searched tells whether rows are searched by all their columns.
 func (t *table) searched() bool { return t.identity == byFull || t.identity == noColumn }
 
+// preparedRolledBack is a feature that matters for what native logs.
+const preparedRolledBack = "prepared and rolled back"
+
 // endPrepared ends a prepared transaction, in another session than its own.
 func (g *generator) endPrepared() {
 	i := g.r.IntN(len(g.prepared))
@@ -173,6 +176,7 @@ func (g *generator) endPrepared() {
 	end := "COMMIT"
 	if g.chance(30) {
 		end = "ROLLBACK"
+		g.use(preparedRolledBack)
 	}
 	g.plain(waiting.begin, onPublisher, "", end+" PREPARED '"+waiting.gid+"'")
 	g.release(waiting)
