@@ -66,7 +66,7 @@ func (g *generator) touchOnTarget(t *table, u int) bool {
 // of it counts.
 func (g *generator) disturb(t *table, u int) bool {
 	refers := slices.ContainsFunc(t.columns, func(c *column) bool { return c.parent != nil })
-	if t.identity == byNone || t.notNative || t.child != nil || refers {
+	if t.identity == byNone || t.searched() && g.chance(70) || t.notNative || t.child != nil || refers {
 		return false
 	}
 	g.sync(u)
@@ -84,13 +84,12 @@ func (g *generator) disturb(t *table, u int) bool {
 	for _, name := range append(t.stored(), t.name) {
 		g.script.local[name] = true
 	}
-	if s := g.sessions[g.r.IntN(len(g.sessions))]; t.holder == "" {
+	s := &session{} // where each statement commits
+	defer g.release(s)
+	for range 2 {
 		g.touch(s, t)
 		c := &change{g: g, s: s, t: t, unit: g.unit(rankStep, t.unit)}
 		pick(g, []func(){c.updateSome, c.updateSome, c.deleteSome})()
-		if !s.open {
-			g.release(s)
-		}
 	}
 	return true
 }

@@ -44,7 +44,7 @@ func (g *generator) workload() {
 			g.fill(t)
 		}
 	}
-	for range 50 + g.r.IntN(60) {
+	for range 40 + g.r.IntN(50) {
 		s := pick(g, g.sessions)
 		switch {
 		case g.chance(7):

@@ -34,7 +34,7 @@ func (g *generator) structural() {
 	u := g.unit(rankStep, t.unit)
 	g.changeRows(t)
 	defer g.changeRows(t)
-	if g.chance(20) && g.disturb(t, u) {
+	if g.chance(35) && g.disturb(t, u) {
 		return
 	}
 	for range 4 { // what does not fit the table is drawn again
