@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -31,6 +32,8 @@ type attempt struct {
 	options *Options
 	log     *zap.Logger
 	control *control
+	// files is the spool.
+	files *spool.Dir
 
 	publisher *source.Conn
 	identity  source.Identity
@@ -54,7 +57,7 @@ type attempt struct {
 
 func (a *attempt) run(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
-		a.refuseTarget, a.enabled, a.connectPublisher, a.refuseSource, a.refuseSlot, a.lock, a.enabled, a.fence,
+		a.openSpool, a.refuseTarget, a.enabled, a.connectPublisher, a.refuseSource, a.refuseSlot, a.lock, a.enabled, a.fence,
 		a.openSession, a.settleSlot, a.openWorkers, a.joinTables, a.warnOfSideEffects,
 	} {
 		if err := step(ctx); err != nil {
@@ -75,6 +78,7 @@ func (a *attempt) close() {
 	if a.publisher != nil {
 		_ = a.publisher.Close() // it is of no further use either way
 	}
+	a.closeSpool()
 }
 
 func (a *attempt) refuseTarget(context.Context) error {
@@ -317,9 +321,16 @@ func (a *attempt) acquire(ctx context.Context, session *target.Session, name str
 	if err != nil {
 		return 0, TargetError(err)
 	}
+	// The number of one that was dropped may have become another's.
 	var own []uint32
 	for _, known := range recorded {
-		own = append(own, known.ID)
+		rows, err := session.Query(`SELECT roname FROM pg_catalog.pg_replication_origin WHERE roident = $1::pg_catalog.oid`, strconv.FormatUint(uint64(known.ID), 10))
+		if err != nil {
+			return 0, TargetError(err)
+		}
+		if len(rows) == 0 || string(rows[0][0]) == known.Name {
+			own = append(own, known.ID)
+		}
 	}
 	err = a.wait(ctx, func() (string, error) {
 		var err error
@@ -364,15 +375,6 @@ func (a *attempt) forgetPublisher(ctx context.Context) error {
 
 // stream runs the stream, with a heartbeat beside it.
 func (a *attempt) stream(ctx context.Context) error {
-	files, err := spool.Open(a.options.SpoolDir, a.options.SpoolLimit)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err := files.Close(); err != nil {
-			a.log.Warn("remove the spool", zap.Error(err))
-		}
-	}()
 	if err := a.forgetPublisher(ctx); err != nil {
 		return err
 	}
@@ -383,7 +385,7 @@ func (a *attempt) stream(ctx context.Context) error {
 	s := stream.New(stream.Options{
 		Source: feed, Target: a.session, Workers: a.workers,
 		Budget:      txn.NewBudget(a.options.MemoryLimit),
-		CreateSpool: func() (txn.SpoolFile, error) { return files.Create() },
+		CreateSpool: func() (txn.SpoolFile, error) { return a.files.Create() },
 		Limits:      a.limits(),
 		Resume:      a.progress, Recorded: a.known, End: a.options.EndLSN,
 		Skip:        a.skip,
@@ -467,6 +469,9 @@ func (a *attempt) watch(ctx context.Context) error {
 func streamError(err error) error {
 	if err == nil {
 		return nil
+	}
+	if typed := spoolError(err); typed != nil {
+		return typed
 	}
 	if typed := classify(err); typed.Class != Other {
 		return typed

@@ -13,8 +13,8 @@ import (
 	"pgapply/internal/spool"
 )
 
-// calm is how a full spool is cured. It is full of transactions that are in progress,
-// and reading on, up to the commits that would empty it, is what it has no room for. So
+// calm is how a full spool is cured, be it at its limit or its disk. It is full of
+// transactions that are in progress, and reading on, up to the commits that would empty it, is what it has no room for. So
 // the stream starts over with streaming off: the publisher keeps each transaction until
 // it commits. That lasts until those that were in progress then have ended.
 type calm struct {
@@ -28,12 +28,16 @@ var errCalmOver = errors.New("what filled the spool is applied")
 
 // calmDown tells whether err is cured by streaming off, and has the next attempt do so.
 func (e *Engine) calmDown(err error) bool {
-	full, ok := errors.AsType[*spool.LimitError](err)
-	if !ok || e.calm.on || e.options.streaming() == "off" {
+	_, limit := errors.AsType[*spool.LimitError](err)
+	_, disk := errors.AsType[*spool.DiskFullError](err)
+	switch {
+	case !limit && !disk, e.calm.on, e.options.streaming() == "off":
+		return false
+	case ClassOf(err) == Refused: // nothing was streamed: not even the directory could be made
 		return false
 	}
 	e.log.Warn("the spool is full of transactions that are in progress on the publisher: they are received again, each when it is committed (streaming off)",
-		zap.Int64("used", full.Used), zap.Int64("spool_limit", full.Limit))
+		zap.Error(err))
 	e.calm = calm{on: true}
 	return true
 }

@@ -84,7 +84,8 @@ type Options struct {
 	MaxGroup stream.Limits
 	// MemoryLimit bounds the changes held in memory, in bytes.
 	MemoryLimit int64
-	// SpoolDir holds what does not fit, at most SpoolLimit bytes of it.
+	// SpoolDir holds what does not fit, at most SpoolLimit bytes of it. A single
+	// transaction that fits into neither is never applied.
 	SpoolDir   string
 	SpoolLimit int64
 
@@ -179,6 +180,9 @@ func (o *Options) Validate() error {
 	}
 	if o.MemoryLimit < 1<<20 {
 		fault("--memory-limit must be at least 1MiB")
+	}
+	if o.SpoolLimit < 1<<20 {
+		fault("--spool-limit must be at least 1MiB")
 	}
 	if len(faults) == 0 {
 		return nil

@@ -41,6 +41,7 @@ func TestRefusedStart(t *testing.T) {
 		{"same database", apply.Refused, func(l *link, o *apply.Options) { o.Target = l.source }, []string{"same database"}},
 		{"slot to adopt is missing", apply.Refused, func(_ *link, o *apply.Options) { o.CreateSlot = false }, []string{"does not exist", "--create-slot"}},
 		{"no commit times to compare", apply.Refused, func(_ *link, o *apply.Options) { onConflict("insert_exists=last_update_wins")(o) }, []string{"last_update_wins", "track_commit_timestamp"}},
+		{"spool that cannot be made", apply.Refused, func(_ *link, o *apply.Options) { o.SpoolDir = "/dev/null/spool" }, []string{"create spool directory", "--spool-dir"}},
 		{"initial copy", apply.Configuration, func(_ *link, o *apply.Options) { o.CopyData = true }, []string{"--copy-data=false"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
