@@ -10,7 +10,9 @@ import (
 	"strings"
 	"syscall"
 
+	"pgapply/apply"
 	"pgapply/internal/source"
+	"pgapply/internal/spool"
 )
 
 // checkSpool looks at the directory that takes what does not fit into memory, which
@@ -32,10 +34,32 @@ func checkSpool(f *facts) []Finding {
 	if err != nil {
 		return failure(subject, remedy, "--spool-dir %s cannot be used: %v", directory, err)
 	}
+	free, known := spool.Free(found)
+	findings := spoolRoom(&f.options, directory, free, known)
 	if found != filepath.Clean(directory) {
-		return warning(subject, "make it, or correct --spool-dir", "%s does not exist: the runner makes it in %s", directory, found)
+		findings = append(findings, warning(subject, "make it, or correct --spool-dir", "%s does not exist yet: the runner creates it in %s", directory, found)...)
+	}
+	if len(findings) > 0 {
+		return findings
 	}
 	return ok(subject, "up to %s in %s", size(f.options.SpoolLimit), directory)
+}
+
+// spoolRoom warns where large transactions may not fit. free is what the directory's
+// file system has left, where that is known.
+func spoolRoom(options *apply.Options, directory string, free int64, known bool) []Finding {
+	const subject = "spool"
+	var findings []Finding
+	if options.SpoolLimit < options.MemoryLimit {
+		findings = append(findings, warning(subject, "raise --spool-limit above the size of the largest transaction",
+			"--spool-limit %s is less than --memory-limit %s: a transaction that does not fit in there by itself is never applied",
+			size(options.SpoolLimit), size(options.MemoryLimit))...)
+	}
+	if known && free < options.SpoolLimit {
+		findings = append(findings, warning(subject, "free some there, name another directory with --spool-dir, or lower --spool-limit",
+			"%s has %s free, less than --spool-limit %s", directory, size(free), size(options.SpoolLimit))...)
+	}
+	return findings
 }
 
 // nearest is the directory, or the first one above it that exists.

@@ -24,6 +24,7 @@ func (b *bed) check(change ...func(*apply.Options)) *Checkup {
 	options := apply.DefaultOptions()
 	options.Name, options.Source, options.Target, options.Slot = b.ends.Name, b.ends.Source, b.ends.Target, b.slot
 	options.Publications = []string{"p"}
+	options.SpoolLimit = options.MemoryLimit // disks of the tests are not looked at
 	for _, c := range change {
 		c(&options)
 	}
@@ -538,20 +539,36 @@ func TestCheckOfTheSpoolDirectory(t *testing.T) {
 		level     Level
 		text      string
 	}{
-		"default":      {"", OK, "up to 16.0 GiB in "},
+		"default":      {"", OK, "up to 128.0 MiB in "},
 		"there":        {there + "/", OK, there},
-		"not there":    {filepath.Join(there, "a", "b"), Warning, "does not exist: the runner makes it in " + there},
+		"not there":    {filepath.Join(there, "a", "b"), Warning, "does not exist yet: the runner creates it in " + there},
 		"a file":       {file, Failure, "not a directory"},
 		"below a file": {filepath.Join(file, "a"), Failure, "not a directory"},
 		"read-only":    {"/proc", Failure, "--spool-dir /proc cannot be used: "},
 	} {
 		options := apply.DefaultOptions()
-		options.SpoolDir = test.directory
+		options.SpoolDir, options.SpoolLimit = test.directory, options.MemoryLimit
 		findings := checkSpool(&facts{options: options})
 		require.Len(t, findings, 1, name)
 		require.Equal(t, test.level, findings[0].Level, name)
 		require.Contains(t, findings[0].Text, test.text, name)
 	}
+}
+
+func TestCheckOfTheSpoolsRoom(t *testing.T) {
+	options := apply.DefaultOptions()
+	require.Empty(t, spoolRoom(&options, "/s", options.SpoolLimit, true))
+	require.Empty(t, spoolRoom(&options, "/s", 0, false), "what is free is not known")
+	findings := spoolRoom(&options, "/s", options.SpoolLimit-1, true)
+	require.Len(t, findings, 1)
+	require.Equal(t, Warning, findings[0].Level)
+	require.Contains(t, findings[0].Text, "/s has 16.0 GiB free, less than --spool-limit 16.0 GiB")
+	options.SpoolLimit = options.MemoryLimit - 1
+	findings = spoolRoom(&options, "/s", options.SpoolLimit, true)
+	require.Len(t, findings, 1)
+	require.Equal(t, Warning, findings[0].Level)
+	require.Contains(t, findings[0].Text, "is never applied")
+	require.Contains(t, findings[0].Remedy, "raise --spool-limit")
 }
 
 func TestCheckOfPoliciesForTables(t *testing.T) {

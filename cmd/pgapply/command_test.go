@@ -109,6 +109,7 @@ func TestFaultsOfTheCommandLine(t *testing.T) {
 		{"unknown flag", nil, run("--nonsense", "4"), []string{"--nonsense", "pgapply run --help"}},
 		{"argument", nil, run("more"), []string{`"more"`}},
 		{"size", nil, run("--memory-limit", "lots"), []string{`"lots" is not a size`}},
+		{"smallest spool", nil, run("--spool-limit", "1000KiB"), []string{"--spool-limit must be at least 1MiB"}},
 		{"whole number", nil, run("--max-group-rows", "x"), []string{`pgapply: --max-group-rows: "x" is not a whole number`}},
 		{"boolean", nil, run("--binary=perhaps"), []string{`pgapply: --binary: "perhaps" is not one of true, false`}},
 		{"time", nil, run("--max-group-age", "5"), []string{`pgapply: --max-group-age: "5" is not a time such as 500ms`}},

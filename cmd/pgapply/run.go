@@ -86,7 +86,7 @@ func (v *verb) engineFlags(options *apply.Options) {
 	v.group("Limits", func(flags *pflag.FlagSet) {
 		flags.Var(size{&options.MemoryLimit}, "memory-limit", "`SIZE` of the changes held in memory")
 		flags.StringVar(&options.SpoolDir, "spool-dir", options.SpoolDir, "`DIRECTORY` for what does not fit (default the system's temporary one)")
-		flags.Var(size{&options.SpoolLimit}, "spool-limit", "most `SIZE` of what is spooled there")
+		flags.Var(size{&options.SpoolLimit}, "spool-limit", "most `SIZE` of what is spooled there; each transaction by itself must fit, or it is never applied")
 	})
 }
 

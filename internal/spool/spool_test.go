@@ -296,3 +296,10 @@ func TestOpenAtOnce(t *testing.T) {
 	group.Wait()
 	require.Empty(t, names(t, parent))
 }
+
+func TestFree(t *testing.T) {
+	free, known := Free(t.TempDir())
+	require.Equal(t, known, free > 0)
+	_, known = Free(filepath.Join(t.TempDir(), "nowhere"))
+	require.False(t, known)
+}
