@@ -222,8 +222,8 @@ func (l *link) awaitSome(w *load) {
 	awaitDone(l.t, l.target, n+rand.IntN(max(1, w.issued-n)))
 }
 
-// awaitBlocked waits until the apply session waits for a lock.
+// awaitBlocked waits until a session that applies waits for a lock.
 func (l *link) awaitBlocked() {
 	l.t.Helper()
-	pgtest.WaitFor(l.t, l.target, `SELECT wait_event_type FROM pg_stat_activity WHERE application_name = $1`, "Lock", l.name+":w0")
+	pgtest.WaitFor(l.t, l.target, `SELECT count(*) > 0 FROM pg_stat_activity WHERE starts_with(application_name, $1) AND wait_event_type = 'Lock'`, "t", l.name+":w")
 }

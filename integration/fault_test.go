@@ -71,7 +71,7 @@ func TestTerminatedBackends(t *testing.T) {
 		lock(`BEGIN; LOCK TABLE counter IN EXCLUSIVE MODE`)
 		w.issue(30)
 		l.awaitBlocked()
-		require.Equal(t, "t", pgtest.Query(t, l.target, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1`, l.name+":w0"))
+		require.Equal(t, "t", pgtest.Query(t, l.target, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE starts_with(application_name, $1) AND wait_event_type = 'Lock' LIMIT 1`, l.name+":w"))
 		l.awaitRetries(i + 1)
 		lock(`ROLLBACK`)
 		awaitDone(t, l.target, w.issued-10)

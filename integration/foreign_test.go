@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"pgapply/apply"
 	"pgapply/internal/pgtest"
 )
 
@@ -111,4 +112,27 @@ func TestLastUpdateWinsAlike(t *testing.T) {
 	}
 	require.Equal(t, "applied|16\nkept|16", pgtest.Query(t, l.target, `SELECT resolution, count(*) FROM pgapply.conflict GROUP BY 1 ORDER BY 1`))
 	require.Equal(t, int64(len(writers)), l.engine.Status().Replays, "one for each table")
+}
+
+// TestNumberOfADroppedOrigin: the number of a worker's origin that somebody has dropped
+// has become another's. What that one writes is not ours.
+func TestNumberOfADroppedOrigin(t *testing.T) {
+	publisher, target := pgtest.Pair(t, pgtest.With("track_commit_timestamp", "on"))
+	l := trackedLink(t, publisher, target)
+	l.both(`CREATE TABLE t (id int PRIMARY KEY, v text)`)
+	l.onSource(`CREATE PUBLICATION p FOR TABLE t`)
+	policy := onConflict("update_origin_differs=keep_local")
+	l.start(policy)
+	l.onSource(`INSERT INTO t VALUES (1, 'a'), (2, 'a'), (3, 'a')`)
+	l.catchUp()
+	l.stop()
+	dropped := pgtest.Query(t, l.target, `SELECT max(roident::int8) FROM pg_replication_origin`)
+	l.onTarget(`SELECT pg_replication_origin_drop(roname) FROM pg_replication_origin WHERE roident = `+dropped,
+		`SELECT pg_replication_origin_create('another')`,
+		`SELECT pg_replication_origin_session_setup('another'); UPDATE t SET v = 'another' WHERE id = 1`, `UPDATE t SET v = 'local' WHERE id = 2`)
+	require.Equal(t, dropped, pgtest.Query(t, l.target, `SELECT roident FROM pg_replication_origin WHERE roname = 'another'`))
+	l.start(policy, func(o *apply.Options) { o.Workers = 1 })
+	l.onSource(`UPDATE t SET v = 'publisher'`)
+	l.catchUp()
+	require.Equal(t, "another local publisher", pgtest.Query(t, l.target, `SELECT string_agg(v, ' ' ORDER BY id) FROM t`))
 }

@@ -39,7 +39,7 @@ func TestResumePointIsDurable(t *testing.T) {
 		return plain{conn}
 	}
 	writer := connect()
-	pgtest.Exec(t, uri, `CREATE SCHEMA pgapply CREATE TABLE progress (subscription text, position pg_lsn)`)
+	pgtest.Exec(t, uri, `CREATE SCHEMA pgapply CREATE TABLE progress (subscription text, position pg_lsn, gid text)`)
 	_, err := origin.Ensure(writer, "o")
 	require.NoError(t, err)
 	require.NoError(t, origin.Acquire(writer, "o"))

@@ -67,6 +67,7 @@ func TestCommandsSteerASubscription(t *testing.T) {
 	require.Equal(t, "2|two\n3|mine\n5|five", pgtest.Query(t, l.target, `SELECT * FROM t ORDER BY id`))
 	tell("conflicts list --type skipped", 0, "skipped_transaction")
 	tell("status", 0, "1 insert_exists, 1 delete_missing, 2 skipped")
+	pgtest.WaitFor(t, l.target, `SELECT coalesce(last_error, '') FROM pgapply.runner`, "")
 	tell("skip --lsn "+failed, 3, "is applied")
 	tell("skip --lsn none", 0, "had no transaction to skip")
 

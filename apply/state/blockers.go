@@ -30,5 +30,9 @@ func (s *Store) Blockers(ctx context.Context, pid uint32) ([]Blocker, error) {
 		UNION ALL
 		SELECT DISTINCT 0::oid, x.gid FROM waiting
 		JOIN pg_catalog.pg_locks l ON l.pid = waiting.pid AND NOT l.granted
-		JOIN pg_catalog.pg_prepared_xacts x ON x.transaction = l.transactionid`, int64(pid))
+		JOIN pg_catalog.pg_locks held ON held.granted AND held.pid IS NULL
+			AND (held.locktype, held.database, held.relation, held.page, held.tuple, held.transactionid, held.classid, held.objid, held.objsubid)
+				IS NOT DISTINCT FROM (l.locktype, l.database, l.relation, l.page, l.tuple, l.transactionid, l.classid, l.objid, l.objsubid)
+		JOIN pg_catalog.pg_locks own ON own.pid IS NULL AND own.locktype = 'transactionid' AND own.virtualtransaction = held.virtualtransaction
+		JOIN pg_catalog.pg_prepared_xacts x ON x.transaction = own.transactionid`, int64(pid))
 }

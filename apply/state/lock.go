@@ -181,13 +181,14 @@ func (s *Store) TryFence(ctx context.Context) ([]Holder, error) {
 	}
 }
 
-// EndWriters terminates the sessions that hold the writer lock. Only who holds the
-// runner lock may say that they are nobody's.
+// EndWriters terminates the sessions that hold the writer lock as ours do, under our
+// name. Only who holds the runner lock may say that they are nobody's.
 func (s *Store) EndWriters(ctx context.Context) error {
 	key := s.WriterLock()
 	_, err := s.exec(ctx, "end the sessions of an earlier runner", `
-		SELECT pg_catalog.pg_terminate_backend(pid) FROM pg_catalog.pg_locks
-		WHERE locktype = 'advisory' AND objsubid = 2 AND granted AND classid = $2::int8::oid AND objid = $3::int8::oid AND $1 <> ''
+		SELECT pg_catalog.pg_terminate_backend(pid) FROM pg_catalog.pg_locks JOIN pg_catalog.pg_stat_activity USING (pid)
+		WHERE locktype = 'advisory' AND objsubid = 2 AND granted AND classid = $2::int8::oid AND objid = $3::int8::oid
+		  AND mode = 'ShareLock' AND pg_catalog.starts_with(application_name, pg_catalog.left($1 || ':w', 63))
 		  AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())`,
 		int64(uint32(key.Class)), int64(uint32(key.Object)))
 	return err

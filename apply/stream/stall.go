@@ -103,7 +103,8 @@ func (s *Stream) giveWay(head uint32, blockers []Blocker) {
 func (s *Stream) explain(since time.Time, blockers []Blocker) {
 	reason := ""
 	if len(blockers) > 0 {
-		reason = blockers[0].String()
+		at := max(0, slices.IndexFunc(blockers, func(b Blocker) bool { return b.GID != "" }))
+		reason = blockers[at].String()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -258,9 +258,12 @@ func (s *Stream) breakOff(ctx context.Context, giveUp context.CancelFunc) func()
 		if err := s.options.Target.Interrupt(cancel); err == nil && waited(done, cancelGrace) {
 			return
 		}
-		s.options.Log.Warn("the target does not answer: its connection is closed")
+		s.options.Log.Warn("the target does not answer: its connections are closed")
 		s.abandoned = true
-		s.options.Target.Close()
+		// The head may wait for a worker whose turn it is.
+		for _, session := range append(s.options.Workers[:len(s.options.Workers):len(s.options.Workers)], s.options.Target) {
+			session.Close()
+		}
 	}()
 	return func() {
 		close(done)
