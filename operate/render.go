@@ -28,9 +28,10 @@ func (r *Report) Text() string {
 		page.line("slot", "%s", r.slotLine())
 	}
 	if r.Status != nil {
-		statusLines(&page, r.Status, r.sinceSnapshot())
+		statusLines(&page, r.Status, r.sinceSnapshot(), r.Lag.text(r.sinceSnapshot()))
 	} else {
 		page.line("acknowledged", "%s", r.Slot.Acknowledged)
+		page.line("lag", "%s", r.Lag.text(0))
 	}
 	if r.SkipLSN != nil {
 		page.line("to skip", "the transaction that finishes at %s", r.SkipLSN)
@@ -126,8 +127,8 @@ func (r *Report) slotLine() string {
 	return fmt.Sprintf("%s; confirmed %s, %s behind, keeps %s of WAL", line, slot.ConfirmedFlush, size(r.Publisher.LagBytes), size(slot.RetainedBytes))
 }
 
-// statusLines shows a snapshot of that age.
-func statusLines(page *page, status *state.Status, age time.Duration) {
+// statusLines shows a snapshot of that age, with the lag in words.
+func statusLines(page *page, status *state.Status, age time.Duration, lag string) {
 	stream := status.Stream
 	if stream.Protocol > 0 {
 		format := "text"
@@ -145,11 +146,7 @@ func statusLines(page *page, status *state.Status, age time.Duration) {
 	page.line("applied", "%s", status.Applied)
 	page.line("flushed", "%s", status.Flushed)
 	page.line("acknowledged", "%s", status.Acknowledged)
-	if status.LagBytes > 0 {
-		page.line("lag", "%s not applied, the last applied transaction is %s old", size(status.LagBytes), duration(time.Duration(status.LagSeconds*float64(time.Second))+age))
-	} else {
-		page.line("lag", "none")
-	}
+	page.line("lag", "%s", lag)
 	page.line("done", "%s in %s; rows: %s inserted, %s updated, %s deleted; %s", counted(status.Transactions, "transaction"),
 		counted(status.Groups, "group"), count(status.Rows.Inserted), count(status.Rows.Updated), count(status.Rows.Deleted),
 		counted(status.Rows.Truncated, "truncation"))

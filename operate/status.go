@@ -33,6 +33,7 @@ type Report struct {
 	Slot    SlotRecord      `json:"slot"`
 	// Publisher is nil when no --source was given.
 	Publisher *PublisherView `json:"publisher,omitempty"`
+	Lag       Lag            `json:"lag"`
 	// Status is the runner's last word, which may be old: see Runner. It is nil
 	// when none was recorded, as after an orderly stop.
 	Status *state.Status `json:"status,omitempty"`
@@ -192,6 +193,7 @@ func newReport(name string, server state.Target, seen observation) *Report {
 		report.LastError, report.LastErrorHint, report.LastErrorAt = sub.LastError, sub.LastErrorHint, sub.LastErrorAt
 	}
 	report.addRunner(seen.holder, seen.runner)
+	report.measureLag()
 	if !report.Enabled {
 		report.problem("the subscription is %s: `pgapply resume` lets it go on", report.paused())
 	}
@@ -300,6 +302,7 @@ func (r *Report) addPublisher(ctx context.Context, ends Endpoints, sub *state.Su
 			view.Database, view.SystemID, sub.Source.Database, sub.Source.SystemID)
 		return
 	}
+	r.measureLag()
 	switch slot := view.Slot; {
 	case slot == nil && sub.SlotState != state.SlotCreating:
 		r.problem("slot %q is gone from the publisher: the tables need a new copy", sub.SlotName)

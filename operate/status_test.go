@@ -90,6 +90,34 @@ func TestStandstillsAreProblems(t *testing.T) {
 	}
 }
 
+// The last word of a runner that does not stream says nothing about what is to come.
+func TestLagOfARunnerThatDoesNotStream(t *testing.T) {
+	holder := &state.Holder{PID: 99}
+	lag := func(holder *state.Holder, phase state.Phase, publisher *PublisherView) string {
+		status := &state.Status{Phase: phase, Applied: 0x2000, LagBytes: 512, LagSeconds: 3}
+		report := newReport("orders", state.Target{}, observation{
+			subscription: &state.Subscription{Enabled: true, AckLSN: 0x1000}, holder: holder, runner: &state.Runner{PID: 1, Status: status},
+		})
+		report.Publisher = publisher
+		report.measureLag()
+		return report.Lag.text(0)
+	}
+	publisher := func(current state.Position) *PublisherView {
+		view := &PublisherView{Reachable: true, Current: current}
+		view.addSlot(&source.Slot{ConfirmedFlush: 0x1800})
+		return view
+	}
+	for _, phase := range []state.Phase{state.Starting, state.Waiting, state.Retrying, state.Paused} {
+		require.Contains(t, lag(holder, phase, nil), "unknown: ")
+		require.Contains(t, lag(holder, phase, &PublisherView{}), "unknown: ", "not reachable")
+		require.Equal(t, "the publisher is 4.0 KiB of WAL ahead, and no runner streams", lag(holder, phase, publisher(0x3000)))
+		require.Equal(t, "none", lag(holder, phase, publisher(0x2000)))
+	}
+	require.Contains(t, lag(nil, state.Streaming, nil), "unknown: ", "it was killed")
+	require.Contains(t, lag(nil, state.Streaming, publisher(0x3000)), "4.0 KiB of WAL ahead")
+	require.Equal(t, "512 B not applied, the last applied transaction is 3.0s old", lag(holder, state.Streaming, publisher(0x3000)))
+}
+
 func TestExitWithAnErrorIsNotInOrder(t *testing.T) {
 	sub := &state.Subscription{Enabled: true, LastError: "slot s is gone", LastErrorHint: "copy again"}
 	report := newReport("orders", state.Target{}, observation{subscription: sub})
@@ -232,6 +260,8 @@ func TestStatusNamesProblems(t *testing.T) {
 	report := one(t, b, nil)
 	require.Len(t, report.Problems, 1)
 	require.Contains(t, report.Problems[0], dead)
+	require.True(t, report.Lag.Known)
+	require.Equal(t, report.Publisher.LagBytes, report.Lag.Bytes)
 
 	report = one(t, b, func(e *Endpoints) { e.Source = "" })
 	require.Nil(t, report.Publisher)
