@@ -187,3 +187,22 @@ func TestConflictsWithinRuns(t *testing.T) {
 			"insert_exists|u|apply_remote|applied||1\ndelete_missing|t|skip|skipped|{\"id\": \"5\"}|0\ndelete_missing|t|skip|skipped|{\"id\": \"1999\"}|0", l.recorded())
 	})
 }
+
+// TestRunsAndDomainsThatLook: the check of a domain counts the rows that are there. The
+// publisher, whose domain has no check, inserts more than the target's takes, and the
+// target refuses the first that is too many, as it would without runs.
+func TestRunsAndDomainsThatLook(t *testing.T) {
+	l := newLink(t)
+	l.onTarget(`CREATE FUNCTION fewer(int) RETURNS bool LANGUAGE plpgsql AS $$ BEGIN RETURN (SELECT count(*) < 10 FROM public.t); END $$`)
+	l.onSource(`CREATE DOMAIN few AS int`)
+	l.onTarget(`CREATE DOMAIN few AS int CONSTRAINT fewer CHECK (fewer(VALUE))`)
+	l.both(`CREATE TABLE t (id int PRIMARY KEY, v few)`)
+	l.onSource(`CREATE PUBLICATION p FOR TABLE t`)
+	l.start()
+	l.onSource(`INSERT INTO t SELECT g, g FROM generate_series(1, 10) g`)
+	l.catchUp()
+	l.onTarget(`DELETE FROM t`)
+	l.onSource(`INSERT INTO t SELECT g, g FROM generate_series(11, 40) g`)
+	l.failure("INSERT on public.t", "23514", "fewer")
+	require.Equal(t, "0", pgtest.Query(t, l.target, `SELECT count(*) FROM t`))
+}

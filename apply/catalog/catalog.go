@@ -174,28 +174,43 @@ func (t *Table) loadHead(querier Querier) (replicaIdentity string, err error) {
 
 // unnoticed is whether nothing notices in which order and in how many statements the
 // rows of table c change: no rule or trigger that is enabled for replicated changes, on
-// it or a partition, no constraint that is looked at later or row by row, and no default
-// or constraint that calls a function which sees the table as it was before the
-// statement (those of PostgreSQL itself look at no table). It locks no partition, of
-// which there may be more than a transaction can lock.
+// it or a partition, no constraint that is looked at later or row by row, and no function
+// that may look at the table, where a statement shows it other rows than the changes
+// would: it sees the table as it was before the statement, or, called by the check of a
+// domain, before the first row, since that is when the arrays are read.
+//
+// Nobody can tell where a function looks, whatever it says of its volatility. So all are
+// trusted that are part of PostgreSQL, or written in C as those of types and their
+// operators are, and no other: none that the table, its partitions, indexes, checks,
+// defaults and generated columns depend on, directly, through an operator, or by the
+// check of a domain. It locks no partition, of which there may be more than a transaction
+// can lock.
 const unnoticed = `NOT EXISTS (
-			SELECT FROM (
-				WITH RECURSIVE p(oid) AS (
-					SELECT c.oid
-					UNION ALL
-					SELECT i.inhrelid FROM p JOIN pg_catalog.pg_inherits i ON i.inhparent = p.oid WHERE c.relkind = 'p'
-				) SELECT oid FROM p
-			) p
+			WITH RECURSIVE p(oid) AS (
+				SELECT c.oid
+				UNION ALL
+				SELECT i.inhrelid FROM p JOIN pg_catalog.pg_inherits i ON i.inhparent = p.oid WHERE c.relkind = 'p'
+			), used(class, oid) AS (
+				SELECT o.class, o.oid FROM p CROSS JOIN LATERAL (
+					SELECT 'pg_catalog.pg_class'::pg_catalog.regclass, p.oid
+					UNION ALL SELECT 'pg_catalog.pg_class'::pg_catalog.regclass, indexrelid FROM pg_catalog.pg_index WHERE indrelid = p.oid
+					UNION ALL SELECT 'pg_catalog.pg_constraint'::pg_catalog.regclass, oid FROM pg_catalog.pg_constraint WHERE conrelid = p.oid AND contype = 'c'
+					UNION ALL SELECT 'pg_catalog.pg_attrdef'::pg_catalog.regclass, oid FROM pg_catalog.pg_attrdef WHERE adrelid = p.oid
+				) o(class, oid)
+				UNION
+				SELECT o.class, o.oid FROM used u CROSS JOIN LATERAL (
+					SELECT refclassid::pg_catalog.regclass, refobjid FROM pg_catalog.pg_depend WHERE classid = u.class AND objid = u.oid
+					UNION ALL SELECT 'pg_catalog.pg_constraint'::pg_catalog.regclass, oid FROM pg_catalog.pg_constraint
+						WHERE u.class = 'pg_catalog.pg_type'::pg_catalog.regclass AND contypid = u.oid
+				) o(class, oid)
+			)
+			SELECT FROM p
 			WHERE EXISTS (SELECT FROM pg_catalog.pg_rewrite WHERE ev_class = p.oid AND ev_enabled IN ('A', 'R'))
 				OR EXISTS (SELECT FROM pg_catalog.pg_trigger WHERE tgrelid = p.oid AND tgenabled IN ('A', 'R'))
 				OR EXISTS (SELECT FROM pg_catalog.pg_index WHERE indrelid = p.oid AND (NOT indimmediate OR indisexclusion))
-				OR EXISTS (
-					SELECT FROM (
-						SELECT 'pg_catalog.pg_constraint'::pg_catalog.regclass, oid FROM pg_catalog.pg_constraint WHERE conrelid = p.oid AND contype = 'c'
-						UNION ALL SELECT 'pg_catalog.pg_attrdef'::pg_catalog.regclass, oid FROM pg_catalog.pg_attrdef WHERE adrelid = p.oid
-					) e(class, oid)
-					JOIN pg_catalog.pg_depend d ON d.classid = e.class AND d.objid = e.oid AND d.refclassid = 'pg_catalog.pg_proc'::pg_catalog.regclass
-					JOIN pg_catalog.pg_proc f ON f.oid = d.refobjid AND f.provolatile = 's'))`
+			UNION ALL
+			SELECT FROM used u JOIN pg_catalog.pg_proc f ON f.oid = u.oid AND u.class = 'pg_catalog.pg_proc'::pg_catalog.regclass
+			JOIN pg_catalog.pg_language l ON l.oid = f.prolang AND l.lanname NOT IN ('internal', 'c'))`
 
 type localColumn struct {
 	Column

@@ -19,7 +19,11 @@ func TestRuns(t *testing.T) {
 		`CREATE FUNCTION s.see() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'`,
 		`CREATE FUNCTION s.looks(int) RETURNS bool STABLE RETURN (SELECT $1 > 0)`,
 		`CREATE FUNCTION s.sees(int) RETURNS bool VOLATILE LANGUAGE plpgsql AS 'BEGIN RETURN true; END'`,
-		`CREATE FUNCTION s.computes(int) RETURNS bool IMMUTABLE RETURN $1 > 0`)
+		`CREATE FUNCTION s.less(int, int) RETURNS bool IMMUTABLE RETURN $1 < $2`,
+		`CREATE FUNCTION s.computes(int) RETURNS bool IMMUTABLE RETURN $1 > 0`,
+		`CREATE OPERATOR s.<? (LEFTARG = int, RIGHTARG = int, FUNCTION = s.less); CREATE DOMAIN s.few AS int CHECK (s.computes(VALUE)); CREATE DOMAIN s.fewer AS s.few`,
+		`CREATE DOMAIN s.small AS int CHECK (VALUE < 10) DEFAULT 1; CREATE DOMAIN s.less AS int CHECK (VALUE OPERATOR(s.<?) 3)`,
+		`CREATE TYPE s.inside AS (f s.few); CREATE EXTENSION citext SCHEMA s; CREATE EXTENSION "uuid-ossp" SCHEMA s`)
 	q := querier(t, uri).(*pgpipe.Pipe[int])
 	for _, c := range []struct {
 		name    string
@@ -36,7 +40,10 @@ func TestRuns(t *testing.T) {
 		{"foreign key", `id int PRIMARY KEY, r int REFERENCES s.t`, ``, true, false},
 		{"ordinary rule", `id int`, `CREATE RULE x AS ON INSERT TO s.t DO ALSO NOTHING`, true, false},
 		{"unique", `id int PRIMARY KEY, v int UNIQUE`, ``, true, false},
-		{"check", `id int CHECK (s.computes(id)), v int DEFAULT random() CHECK (s.sees(v)), w timestamptz DEFAULT now()`, ``, true, false},
+		{"check", `id serial CHECK (id > 0), v int DEFAULT random() CHECK (v + id < 9 OR v::text ~ 'x'), w timestamptz DEFAULT now(), m s.mood DEFAULT 'a' CHECK (m <> 'a')`, ``, true, false},
+		{"generated and indexed", `id int, v text, g int GENERATED ALWAYS AS (id + 1) STORED`, `CREATE INDEX ON s.t (lower(v)) WHERE id > 0`, true, false},
+		{"domain with a check", `id s.small, v s.small DEFAULT 3`, ``, true, false},
+		{"extension", `id s.citext PRIMARY KEY CHECK (id OPERATOR(s.~) 'a'), v uuid DEFAULT s.uuid_generate_v4()`, `CREATE INDEX ON s.t ((id OPERATOR(s.=) 'b'))`, true, false},
 		{"parent", `id int`, `CREATE TABLE s.child () INHERITS (s.t); CREATE TRIGGER x BEFORE INSERT ON s.child FOR EACH ROW EXECUTE FUNCTION s.see(); ALTER TABLE s.child ENABLE ALWAYS TRIGGER x`, true, false},
 
 		{"partitions", `id int) PARTITION BY RANGE (id`, `CREATE TABLE s.l1 PARTITION OF s.t DEFAULT PARTITION BY RANGE (id); CREATE TABLE s.l2 PARTITION OF s.l1 DEFAULT`, true, false},
@@ -50,6 +57,19 @@ func TestRuns(t *testing.T) {
 		{"exclusion", `id int PRIMARY KEY, v int4range, EXCLUDE USING gist (v WITH &&)`, ``, false, false},
 		{"check that looks", `id int CHECK (s.looks(id))`, ``, false, false},
 		{"default that looks", `id int, v bool DEFAULT s.looks(1)`, ``, false, false},
+		{"check that changes", `id int CHECK (s.sees(id))`, ``, false, false},
+		{"check that computes", `id int CHECK (s.computes(id))`, ``, false, false},
+		{"check by an operator", `id int CHECK (id OPERATOR(s.<?) 3)`, ``, false, false},
+		{"check by a domain", `id int CHECK (id::s.few IS NOT NULL)`, ``, false, false},
+		{"check by a domain in a composite", `id int CHECK (ROW(id)::s.inside IS NOT NULL)`, ``, false, false},
+		{"generated", `id int, g bool GENERATED ALWAYS AS (s.computes(id)) STORED`, ``, false, false},
+		{"index", `id int`, `CREATE INDEX ON s.t (s.computes(id))`, false, false},
+		{"index on some", `id int`, `CREATE INDEX ON s.t (id) WHERE s.computes(id)`, false, false},
+		{"partition key", `id int) PARTITION BY LIST (s.computes(id)`, ``, false, false},
+		{"check of a partition", `id int) PARTITION BY RANGE (id`, `CREATE TABLE s.l1 PARTITION OF s.t (CHECK (s.computes(id))) DEFAULT`, false, false},
+		{"domain", `id s.few`, ``, false, false},
+		{"domain over a domain", `id int, v s.fewer`, ``, false, false},
+		{"domain by an operator", `id s.less`, ``, false, false},
 		{"trigger on a partition", `id int) PARTITION BY RANGE (id`, `CREATE TABLE s.l1 PARTITION OF s.t DEFAULT PARTITION BY RANGE (id); CREATE TABLE s.l2 PARTITION OF s.l1 DEFAULT;
 			CREATE TRIGGER x BEFORE INSERT ON s.l2 FOR EACH ROW EXECUTE FUNCTION s.see(); ALTER TABLE s.l2 ENABLE ALWAYS TRIGGER x`, false, false},
 		{"array", `id int, v int[]`, ``, false, true},

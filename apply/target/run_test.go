@@ -591,7 +591,7 @@ func TestRunsEndWhereTheTableNotices(t *testing.T) {
 }
 
 // TestRunsAndFunctionsThatLook: a check or a default may look at the table, and finds in
-// it the rows that came before in the same run.
+// it the rows that came before.
 func TestRunsAndFunctionsThatLook(t *testing.T) {
 	uri := pgtest.Database(t, pgtest.SharedServer(t))
 	pgtest.Exec(t, uri, `CREATE TABLE t (id int PRIMARY KEY, n int)`,
@@ -602,7 +602,6 @@ func TestRunsAndFunctionsThatLook(t *testing.T) {
 	relation.Columns = relation.Columns[:1]
 	f := &feed{t: t, s: openFeed(t, uri), relation: relation}
 	require.NoError(t, f.apply(opInsert, texts(4), texts(3), texts(2), texts(1), texts(5)))
-	require.Equal(t, "1", f.ask(`SELECT count(DISTINCT cmin::text) FROM public.t`))
 	require.Equal(t, "1|4\n2|3\n3|2\n4|1\n5|5", f.ask(`SELECT id, n FROM public.t ORDER BY id`))
 	f.abandon()
 	require.Error(t, f.apply(opInsert, texts(4), texts(3), texts(2), texts(1), texts(5), texts(6)))
