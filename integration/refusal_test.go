@@ -220,6 +220,19 @@ func TestMisfits(t *testing.T) {
 	}
 }
 
+// TestErrorsHideValues: neither what the engine says nor what it keeps has values of rows,
+// whatever the SQLSTATE of a value that the target does not take.
+func TestErrorsHideValues(t *testing.T) {
+	l := newLink(t)
+	l.onSource(`CREATE TABLE t (id int PRIMARY KEY, v text)`, `CREATE PUBLICATION p FOR TABLE t`)
+	l.onTarget(`CREATE TABLE t (id int PRIMARY KEY, v regclass)`)
+	l.start()
+	l.onSource(`INSERT INTO t SELECT g, 'topsecret' FROM generate_series(1, 9) g`)
+	status := l.failure("INSERT on public.t", "42P01")
+	require.NotContains(t, status.LastError+status.LastErrorHint, "topsecret")
+	require.NotContains(t, pgtest.Query(t, l.target, `SELECT s::text FROM pgapply.subscription s`), "topsecret")
+}
+
 // TestStopOnError: --on-error stop ends with what a person has to look at.
 func TestStopOnError(t *testing.T) {
 	l := newLink(t)

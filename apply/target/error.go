@@ -35,7 +35,7 @@ func (e *TransactionError) Error() string {
 	if e.Relation != "" {
 		where = fmt.Sprintf("%s on %s in %s", e.Operation, e.Relation, where)
 	}
-	what := describe(e.Err)
+	what := describe(e.Err, isChange(e.Operation))
 	if e.Conflict != nil {
 		what = fmt.Sprintf("conflict %s: %s", e.Conflict.Type, what)
 	}
@@ -45,21 +45,29 @@ func (e *TransactionError) Error() string {
 // Unwrap returns the cause.
 func (e *TransactionError) Unwrap() error { return e.Err }
 
-var quoted = regexp.MustCompile(`(?s)".*"`)
+var (
+	// quoted takes in the quotation marks of the languages that the server speaks.
+	quoted = regexp.MustCompile(`(?s)["“”„«»「].*["“”„«»」]`)
+	colon  = regexp.MustCompile(`(?s): .*`)
+)
 
-// describe renders a server's error without its detail, which holds row values.
-func describe(err error) string {
+// withValue stands where there was a value.
+const withValue = `"..."`
+
+// isChange tells the operations that give the server values of a row.
+func isChange(operation decoder.Type) bool {
+	return operation == decoder.TypeInsert || operation == decoder.TypeUpdate || operation == decoder.TypeDelete
+}
+
+// describe renders a server's error without the values of a row: without its detail, and
+// without what its message may quote of them.
+func describe(err error, change bool) string {
 	_, elsewhere := errors.AsType[*MessageError](err) // whatever server it may speak of
 	refusal, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok || elsewhere {
 		return err.Error()
 	}
-	message := refusal.Message
-	if strings.HasPrefix(refusal.Code, "22") {
-		// Data exceptions quote the value, and only the value.
-		message = quoted.ReplaceAllString(message, `"..."`)
-	}
-	text := fmt.Sprintf("%s (SQLSTATE %s)", message, refusal.Code)
+	text := fmt.Sprintf("%s (SQLSTATE %s)", withoutValues(refusal, change), refusal.Code)
 	if refusal.ConstraintName != "" {
 		text += fmt.Sprintf(", constraint %q", refusal.ConstraintName)
 	}
@@ -67,6 +75,27 @@ func describe(err error) string {
 		text += fmt.Sprintf(", column %q", refusal.ColumnName)
 	}
 	return text
+}
+
+// withoutValues is the refusal's message. The input function of a type refuses a value
+// with what SQLSTATE it likes: that of regclass says of a relation that it does not
+// exist, that of tsquery speaks of a syntax error.
+func withoutValues(refusal *pgconn.PgError, change bool) string {
+	class := refusal.Code[:min(2, len(refusal.Code))]
+	switch class {
+	case "22": // data exceptions quote the value, and only the value
+		return quoted.ReplaceAllString(refusal.Message, withValue)
+	case "08", "23", "25", "40", "53", "55", "57", "58": // of constraints, and of the server's state
+		return refusal.Message
+	}
+	if !change {
+		return refusal.Message
+	}
+	message := quoted.ReplaceAllString(refusal.Message, withValue)
+	if class != "P0" { // what a function raises is a person's own text
+		message = colon.ReplaceAllString(message, ": "+withValue) // the value of regoper is not quoted
+	}
+	return message
 }
 
 // transactionError gives err its place in the stream.

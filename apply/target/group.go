@@ -384,7 +384,7 @@ func (s *Session) rejected(token token, err error) error {
 	switch token.op {
 	case opInsert, opUpdate, opDelete, opLook:
 		s.doubtful(token)
-		return fmt.Errorf("%w: %s", errNotSure, describe(err))
+		return fmt.Errorf("%w: %s", errNotSure, describe(err, true))
 	case opPin:
 		// The table was changed since it was bound. The roll back forgets that.
 		return errNotSure

@@ -10,6 +10,7 @@ import (
 	"pgapply/apply/catalog"
 	"pgapply/decoder"
 	"pgapply/decoder/txn"
+	"pgapply/internal/pgtest"
 )
 
 func example() *catalog.Table {
@@ -97,6 +98,60 @@ func TestErrorsHideValues(t *testing.T) {
 	require.NotContains(t, err.Error(), "secret")
 	require.Contains(t, err.Error(), "t_pkey")
 	require.NotEmpty(t, err.Hint)
+}
+
+// TestErrorsHideValuesOfEveryType: what input functions make of a value, as the server
+// says it, and what is not about a value at all.
+func TestErrorsHideValuesOfEveryType(t *testing.T) {
+	for _, c := range []struct{ code, message, want string }{
+		{"42601", `syntax error in tsquery: "topsecret (("`, `syntax error in tsquery: "..."`},
+		{"42601", `syntax error at or near "topsecret" of jsonpath input`, `syntax error at or near "..." of jsonpath input`},
+		{"42601", `improper qualified name (too many dotted names): topsecret.b.c.d`, `improper qualified name (too many dotted names): "..."`},
+		{"42P01", `relation "topsecret" does not exist`, `relation "..." does not exist`},
+		{"42P01", "Relation »topsecret« existiert nicht", `Relation "..." existiert nicht`},
+		{"42704", `role "topsecret" does not exist`, `role "..." does not exist`},
+		{"42883", `operator does not exist: topsecret`, `operator does not exist: "..."`},
+		{"3F000", `schema "topsecret" does not exist`, `schema "..." does not exist`},
+		{"0A000", `cross-database references are not implemented: "topsecret.b.c"`, `cross-database references are not implemented: "..."`},
+		{"54000", `word is too long in tsquery: "topsecret"`, `word is too long in tsquery: "..."`},
+		{"XX000", `unknown unit "topsecret"`, `unknown unit "..."`},
+		{"P0001", `refused by the shop: "topsecret" is sold`, `refused by the shop: "..." is sold`},
+		{"23502", `null value in column "v" violates not-null constraint`, `null value in column "v" violates not-null constraint`},
+		{"53100", `could not extend file "base/1/2": no space left`, `could not extend file "base/1/2": no space left`},
+	} {
+		refusal := &pgconn.PgError{Severity: "ERROR", Code: c.code, Message: c.message, Detail: "topsecret"}
+		require.Equal(t, c.want+" (SQLSTATE "+c.code+")", describe(refusal, true))
+	}
+	taken := &pgconn.PgError{Code: "42710", Message: `transaction identifier "x" is already in use`}
+	require.Equal(t, taken.Message+" (SQLSTATE 42710)", (&TransactionError{Operation: decoder.TypePrepare, Err: taken}).Error()[len("apply transaction 0, finished at 0/0: "):])
+}
+
+// TestErrorsHideWhatTheServerQuotes: the real messages, of a change and of a run.
+func TestErrorsHideWhatTheServerQuotes(t *testing.T) {
+	uri := pgtest.Database(t, pgtest.SharedServer(t))
+	for _, c := range []struct{ kind, value string }{
+		{"int", "topsecret"}, {"date", "topsecret"}, {"boolean", "topsecret"}, {"uuid", "topsecret"}, {"bytea", `\xtopsecret`}, {"bit(3)", "topsecret"},
+		{"json", "topsecret"}, {"jsonpath", "topsecret ("}, {"xml", "<topsecret"}, {"tsquery", "topsecret (("}, {"tsvector", "topsecret:'"}, {"inet", "topsecret"}, {"money", "topsecret"},
+		{"regclass", "topsecret"}, {"regclass", "topsecret.a"}, {"regclass", "topsecret.a.b"}, {"regclass", "topsecret.a.b.c"},
+		{"regtype", "topsecret"}, {"regtype", "topsecret.a"}, {"regtype", "topsecret ("}, {"regproc", "topsecret"}, {"regproc", "topsecret.a"},
+		{"regproc", "topsecret.a.b"}, {"regproc", "topsecret.a.b.c"}, {"regprocedure", "topsecret"}, {"regprocedure", "topsecret(int)"},
+		{"regoper", "topsecret"}, {"regoperator", "topsecret(int,int)"}, {"regrole", "topsecret"}, {"regrole", "topsecret.a"},
+		{"regnamespace", "topsecret"}, {"regconfig", "topsecret"}, {"regdictionary", "topsecret"}, {"regcollation", "topsecret"},
+		{"aclitem", "topsecret"}, {"aclitem", "topsecret=r/postgres"}, {"aclitem", "=topsecret/postgres"}, {"pg_lsn", "topsecret"}, {"int4range", "[topsecret,1]"},
+	} {
+		pgtest.Exec(t, uri, `CREATE TABLE t (id int PRIMARY KEY, v `+c.kind+`)`)
+		for _, rows := range [][]decoder.Tuple{
+			{texts(1, c.value)},
+			{texts(1, nil), texts(2, nil), texts(3, nil), texts(4, c.value)},
+		} {
+			f := &feed{t: t, s: openFeed(t, uri), relation: relationOf(t, uri, "t", decoder.IdentityDefault)}
+			err := f.apply(opInsert, rows...)
+			require.ErrorIs(t, err, errNotSure, c.kind)
+			require.NotContains(t, err.Error(), "topsecret", c.kind)
+			f.s.Close()
+		}
+		pgtest.Exec(t, uri, `DROP TABLE t`)
+	}
 }
 
 func TestVerdict(t *testing.T) {
