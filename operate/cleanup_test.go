@@ -284,7 +284,8 @@ func TestCleanupOfPreparedTransactions(t *testing.T) {
 		pgtest.Exec(t, b.target, `begin; insert into t values (99); prepare transaction '`+stranger+`'`)
 		for _, change := range []func(*CleanupOptions){func(*CleanupOptions) {}, unconfirmed} {
 			_, err := b.cleanup(change)
-			requireClass(t, err, apply.Refused, "has prepared transactions on the target: "+gid+" (transaction 744, finished at 0/1A2B, since 2", "--prepared=commit or --prepared=rollback")
+			requireClass(t, err, apply.Refused, "has prepared transactions on the target: "+gid+" (transaction 744, finished at 0/1A2B, since 2", "--prepared=commit or --prepared=rollback",
+				"SELECT pg_xact_status('744')", "COMMIT PREPARED '"+gid+"' or ROLLBACK PREPARED '"+gid+"'")
 		}
 		report, err := ReadStatus(t.Context(), b.ends)
 		require.NoError(t, err)

@@ -26,7 +26,8 @@ type Skipping struct {
 }
 
 // Skip makes the runner leave out the one transaction that ends at the position,
-// the "finished at" of an apply error, and record its rows as conflicts. Position 0
+// the "finished at" of an apply error, and record what changes it has as conflicts: a
+// COMMIT PREPARED or ROLLBACK PREPARED has none. Position 0
 // takes that back. A position at or below what is applied is refused: nothing would
 // ever be skipped there.
 func Skip(ctx context.Context, ends Endpoints, position lsn.LSN) (*Skipping, error) {
@@ -101,7 +102,7 @@ func (s *Skipping) Text() string {
 	if s.Before != 0 && s.Before != s.Position {
 		text += fmt.Sprintf(", and no longer the one at %s", s.Before)
 	}
-	text += "; its rows go to `pgapply conflicts`\n"
+	text += "; what changes it has go to `pgapply conflicts`\n"
 	switch s.Failing {
 	case 0:
 		text += "no failing transaction is known: make sure that the position is the end of one\n"

@@ -1,6 +1,7 @@
 package operate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,13 +58,40 @@ func throw(ctx context.Context, ends Endpoints, phase state.Phase, patience time
 	}
 	s := &Switching{wanted: phase}
 	s.Changed, err = change(store)
-	if errors.Is(err, state.ErrNoSubscription) {
+	switch {
+	case errors.Is(err, state.ErrNoSubscription):
 		return nil, target.unknown(ctx, store)
-	}
-	if err != nil {
+	case err != nil && ctx.Err() != nil:
+		return nil, &apply.Error{
+			Class: apply.Other, Hint: "see `pgapply status`",
+			Err: fmt.Errorf("whether subscription %q is %s is not known: %w", ends.Name, s.done(), context.Cause(ctx)),
+		}
+	case err != nil:
 		return nil, apply.TargetError(err)
 	}
-	return s, s.watch(ctx, target, store, patience)
+	if err := s.watch(ctx, target, store, patience); err != nil {
+		return nil, s.unfollowed(ctx, ends.Name, err)
+	}
+	return s, nil
+}
+
+// unfollowed is the error of a watch that broke off: what was told stays told, and a
+// runner that lives follows all the same.
+func (s *Switching) unfollowed(ctx context.Context, name string, err error) error {
+	const format = "subscription %q is %s, and the runner was not seen to follow yet: %w"
+	if ctx.Err() != nil {
+		return &apply.Error{Class: apply.Other, Hint: "see `pgapply status`", Err: fmt.Errorf(format, name, s.done(), context.Cause(ctx))}
+	}
+	typed := apply.TargetError(err)
+	return &apply.Error{Class: typed.Class, Hint: cmp.Or(typed.Hint, "see `pgapply status`"), Retryable: typed.Retryable, Err: fmt.Errorf(format, name, s.done(), typed.Err)}
+}
+
+// done is what was told, in a word.
+func (s *Switching) done() string {
+	if s.wanted == state.Paused {
+		return "paused"
+	}
+	return "resumed"
 }
 
 // watch reads the status until a runner has reached the phase, none lives, the
@@ -76,7 +104,7 @@ func (s *Switching) watch(ctx context.Context, target *targetSession, store *sta
 	for {
 		seen, err := observe(ctx, target, store)
 		if err != nil {
-			return apply.TargetError(err)
+			return err
 		}
 		s.Report = newReport(store.Name(), target.server, seen)
 		s.Followed = s.Report.Runner.Alive && s.Report.Status != nil && s.Report.Status.Phase == s.wanted

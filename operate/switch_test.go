@@ -1,6 +1,8 @@
 package operate
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -127,6 +129,39 @@ func TestRunnerThatDoesNotFollow(t *testing.T) {
 	b.startRunner(store)
 	pgtest.Exec(t, b.target, `update pgapply.runner set heartbeat = now() - interval '1 hour'`)
 	require.Contains(t, soon(), "\nthe runner, process 4242 on here, gave no sign of life for 1h0m: see `pgapply status`\n")
+}
+
+// Whoever is interrupted while the runner is still at work learns what is told already.
+func TestInterruptedSwitch(t *testing.T) {
+	b := sharedBed(t)
+	b.live(state.Streaming)
+	signal := errors.New("interrupted by a signal")
+	ctx, interrupt := context.WithCancelCause(t.Context())
+	_, err := throw(ctx, b.ends, state.Paused, time.Minute, func(store *state.Store) (bool, error) {
+		defer interrupt(signal)
+		return store.Pause(ctx, "")
+	})
+	requireClass(t, err, apply.Other, `subscription "orders" is paused, and the runner was not seen to follow yet: interrupted by a signal`, "pgapply status")
+	require.Equal(t, "f", pgtest.Query(t, b.target, `select enabled from pgapply.subscription`))
+
+	ctx, interrupt = context.WithCancelCause(t.Context())
+	_, err = throw(ctx, b.ends, state.Streaming, time.Minute, func(store *state.Store) (bool, error) {
+		interrupt(signal)
+		return store.Resume(ctx)
+	})
+	requireClass(t, err, apply.Other, `whether subscription "orders" is resumed is not known: interrupted by a signal`, "pgapply status")
+}
+
+// A target that goes away meanwhile has been told all the same.
+func TestTargetLostWhileTheRunnerFollows(t *testing.T) {
+	b := sharedBed(t)
+	b.live(state.Streaming)
+	_, err := throw(t.Context(), b.ends, state.Paused, time.Minute, func(store *state.Store) (bool, error) {
+		changed, err := store.Pause(t.Context(), "")
+		pgtest.Exec(t, b.target, `select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()`)
+		return changed, err
+	})
+	requireClass(t, err, apply.Target, `subscription "orders" is paused, and the runner was not seen to follow yet: `)
 }
 
 func TestSwitchesOfTheUnknown(t *testing.T) {

@@ -14,8 +14,9 @@ func newSkip() *cobra.Command {
 		Use:   "skip",
 		Short: "Leave out the one transaction that cannot be applied",
 		Long: `Makes the runner skip the transaction that finishes at a position, the one that
-an apply error names, and no other. All its rows are kept in the conflict log: see
-` + "`pgapply conflicts`" + `. A position that is applied already is refused.`,
+an apply error names, and no other. What changes it has are kept in the conflict
+log: see ` + "`pgapply conflicts`" + `. A COMMIT PREPARED or ROLLBACK PREPARED has none, and
+is only passed. A position that is applied already is refused.`,
 		Example: `  pgapply skip --lsn 16/B374D848
   pgapply skip --lsn none   # takes it back`,
 	}, func(cmd *cobra.Command) error {
