@@ -78,11 +78,19 @@ func (a *attempt) dropInterrupted(ctx context.Context, name string) error {
 	if err := a.ends().usable(slot); err != nil {
 		return err
 	}
+	return a.dropLeft(ctx, name)
+}
+
+// dropLeft drops the slot that an interrupted start left behind. The publisher's process
+// that was making it may still wait for transactions, without noticing that nobody wants
+// the slot any more; this waits for it, and the slot may vanish with it.
+func (a *attempt) dropLeft(ctx context.Context, name string) error {
 	a.log.Info("drop the slot that an interrupted start left behind", zap.String("slot", name))
-	if err := a.publisher.DropSlot(ctx, name); err != nil {
-		return SourceError(err)
+	err := a.publisher.DropSlot(ctx, name)
+	if _, missing := errors.AsType[*source.SlotMissingError](err); err == nil || missing {
+		return nil
 	}
-	return nil
+	return SourceError(err)
 }
 
 // begin starts a subscription that has applied nothing yet.
@@ -120,16 +128,16 @@ func (a *attempt) begin(ctx context.Context, slot *source.Slot, ours bool) error
 		}
 		return a.settleTwoPhase(ctx, slot)
 	}
+	a.engine.phase(state.Waiting, "the slot is created once all transactions have ended that run or are prepared on the publisher, in any database: `pgapply check` names them")
 	if slot != nil {
-		a.log.Info("drop the slot that an interrupted start left behind", zap.String("slot", slot.Name))
-		if err := a.publisher.DropSlot(ctx, slot.Name); err != nil {
-			return SourceError(err)
+		if err := a.dropLeft(ctx, slot.Name); err != nil {
+			return err
 		}
 	}
 	if err := a.control.store.BeginSlot(ctx, subscription); err != nil {
 		return TargetError(err)
 	}
-	a.log.Info("create the slot; this waits for the transactions that run on the publisher now", zap.String("slot", a.options.SlotName()))
+	a.log.Info("create the slot; this waits for the transactions that run or are prepared on the publisher now, in any database", zap.String("slot", a.options.SlotName()))
 	created, err := a.publisher.CreateSlot(ctx, source.SlotOptions{
 		Name: a.options.SlotName(), TwoPhase: a.options.TwoPhase, Failover: a.options.Failover && a.publisher.Version() >= 17_00_00, Snapshot: source.SnapshotNothing,
 	})
@@ -139,6 +147,7 @@ func (a *attempt) begin(ctx context.Context, slot *source.Slot, ours bool) error
 	if err := a.control.store.SlotCreated(ctx, created.ConsistentPoint); err != nil {
 		return TargetError(err)
 	}
+	a.engine.phase(state.Starting, "")
 	a.known = created.ConsistentPoint
 	return a.acquireOrigin(ctx)
 }

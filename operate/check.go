@@ -75,6 +75,7 @@ func questions() []question {
 		{both, checkEncodings},
 		{aTarget, checkState},
 		{both, checkSlot},
+		{both, checkWaits},
 		{both, checkTwoPhase},
 		{both, checkPublisherRoom},
 		{aTarget, checkConnections},

@@ -27,6 +27,7 @@ type publisherFacts struct {
 	slotsInUse int
 	// prepared is how many prepared transactions the database has.
 	prepared int
+	waits    waits
 
 	missing   []string // publications
 	published []source.Published
@@ -63,6 +64,9 @@ func gatherPublisher(ctx context.Context, conn *source.Conn, identity source.Ide
 		return nil, err
 	}
 	if p.slot, err = conn.Slot(ctx, f.options.SlotName()); err != nil {
+		return nil, err
+	}
+	if p.waits, err = gatherWaits(ctx, conn); err != nil {
 		return nil, err
 	}
 	if f.target != nil {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -473,6 +474,48 @@ func TestCheckOfRoom(t *testing.T) {
 		require.Len(t, findings, 1, name)
 		require.Equal(t, test.level, findings[0].Level, name)
 		require.Contains(t, findings[0].Text, test.text, name)
+	}
+}
+
+// Before a slot is made all transactions must end, whatever their database.
+func TestCheckOfWhatTheSlotWaitsFor(t *testing.T) {
+	f := func() *facts {
+		return &facts{
+			options: apply.DefaultOptions(), target: &targetFacts{},
+			publisher: &publisherFacts{waits: waits{running: "process 7 (psql, role me, database d)", age: 75 * time.Second, prepared: []string{"'g' in database e since then"}}},
+		}
+	}
+	findings := checkWaits(f())
+	require.Len(t, findings, 2)
+	require.Equal(t, "creating it waits for the transactions that write on the publisher: the oldest is that of process 7 (psql, role me, database d), for 1m15s now", findings[0].Text)
+	require.Equal(t, "creating it waits for what is prepared on the publisher: 'g' in database e since then", findings[1].Text)
+	require.Equal(t, Warning, findings[0].Level)
+	for name, change := range map[string]func(*facts){
+		"nothing runs": func(f *facts) { f.publisher.waits = waits{} },
+		"adopted":      func(f *facts) { f.options.CreateSlot = false },
+		"there":        func(f *facts) { f.target.subscription = &state.Subscription{SlotState: state.SlotCreated} },
+	} {
+		facts := f()
+		change(facts)
+		require.Empty(t, checkWaits(facts), name)
+	}
+	creating := f()
+	creating.target.subscription, creating.publisher.slot = &state.Subscription{SlotState: state.SlotCreating}, &source.Slot{}
+	require.Len(t, checkWaits(creating), 2, "the runner waits now")
+}
+
+func TestCheckFindsWhatIsPrepared(t *testing.T) {
+	for _, major := range []int{10, cluster.NewestMajor} {
+		_, server := pgtest.Shared(t)
+		b := newBed(t, pgtest.Start(t, pgtest.OnMajor(major), pgtest.With("max_prepared_transactions", "2")), server)
+		pgtest.Exec(t, b.source, `create publication p`)
+		pgtest.Exec(t, b.source, `begin; create table t (a int); prepare transaction 'it''s'`)
+		running := pgtest.Open(t, b.source)
+		running.Exec(`begin`, `create table u (a int)`)
+		complaints := strings.Join(b.check().complaints(), "\n")
+		require.Regexp(t, `warning slot: creating it waits for what is prepared on the publisher: 'it''s' in database \S+ since 20.* \| COMMIT PREPARED`, complaints)
+		require.NotContains(t, complaints, "process", "it is too young")
+		running.Exec(`rollback`)
 	}
 }
 

@@ -14,7 +14,8 @@ type Phase string
 const (
 	// Starting: connecting, checking, creating what is missing.
 	Starting Phase = "starting"
-	// Waiting: another runner, or somebody else, holds lock, origin or slot.
+	// Waiting: another runner, or somebody else, holds lock, origin or slot, or the
+	// slot that is created waits for the publisher's transactions.
 	Waiting Phase = "waiting"
 	// Streaming: receiving and applying.
 	Streaming Phase = "streaming"
