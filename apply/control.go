@@ -98,7 +98,10 @@ const prunePause = time.Hour
 const sweepPause = 10 * time.Second
 
 // beat writes the status while it changes, at most once a second, and a heartbeat
-// otherwise, until the session is closed or lost.
+// otherwise, until the session is closed or lost. Little changes in the middle of a
+// transaction: rows count when they are committed, and reading pauses at the memory
+// limit. And it takes turns with what else the session does, such as recording an
+// acknowledgement, which waits for the target's disk.
 func (c *control) beat() {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()

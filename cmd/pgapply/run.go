@@ -23,7 +23,8 @@ func newRun(start func(context.Context, apply.Options) error) *cobra.Command {
 		Short: "Apply the changes of a publication, until it is stopped",
 		Long: `Receives the changes of one or more publications and applies them to the target.
 It runs until SIGTERM or SIGINT stops it, which it does in order and with exit
-code 0; started again, it goes on where it was. A second signal exits at once.
+code 0: what is being applied has 8 s to finish, and is rolled back else. Started
+again, it goes on where it was. A second signal exits at once.
 
 The tables must exist on the target. Their initial copy is not there yet: load
 them yourself, or start with empty tables, and say --copy-data=false.

@@ -18,7 +18,15 @@ func newStatus() *cobra.Command {
 		Short: "Show positions, lag, tables and the runner of a subscription",
 		Long: `Reads what the runner has recorded on the target, and what the publisher says
 about the slot where --source is given. It works while no runner lives, too, and
-then says so. What needs attention comes last.`,
+then says so. What needs attention comes last.
+
+The runner records what it is doing when something in it changes, at most once a
+second, and every 10 s while nothing does, as in one long transaction. It does so on
+the session that also records acknowledgements, and waits for its turn there: what is
+shown may be some seconds old. The heartbeat says how old.
+
+The lag is what a runner that streams has received and not applied. While none
+streams it is taken from the slot, or unknown without --source.`,
 		Example: `  pgapply status --target 'postgres://bank@new.example/bank'
   pgapply status --json | jq .problems`,
 	}, func(cmd *cobra.Command) error {

@@ -12,8 +12,8 @@ func newPause() *cobra.Command {
 	v := newVerb(&cobra.Command{
 		Use:   "pause",
 		Short: "Stop applying until resume, and keep the slot",
-		Long: `Makes the runner end its stream after the transaction in work, and waits until it
-has. The runner goes on living and keeps its lock; the publisher keeps the WAL that
+		Long: `Makes the runner end its stream after the transaction in work, which is rolled back
+if it takes longer than 8 s and comes again after the resume, and waits until it has. The runner goes on living and keeps its lock; the publisher keeps the WAL that
 the slot needs. A runner that is started later waits as well.`,
 		Example: `  pgapply pause --reason 'new index on orders'`,
 	}, func(cmd *cobra.Command) error {
