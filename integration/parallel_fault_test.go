@@ -129,6 +129,29 @@ func TestServersRestartMidStream(t *testing.T) {
 	s.stop()
 }
 
+// TestKillServersMidStream: kill -9 of either server while workers have transactions open.
+func TestKillServersMidStream(t *testing.T) {
+	t.Parallel()
+	publisher, target := pgtest.Pair(t)
+	s := ledger(linkOf(t, publisher, target))
+	s.start()
+	for range rounds(t) {
+		s.begins()
+		require.NoError(t, target.Kill())
+		require.NoError(t, target.Restart(t.Context()))
+		s.ends()
+
+		s.begins()
+		require.NoError(t, publisher.Kill())
+		s.forget()
+		require.NoError(t, publisher.Restart(t.Context()))
+		s.begins()
+		s.ends()
+	}
+	require.Zero(t, s.engine.Status().Misses)
+	s.stop()
+}
+
 // TestKilledMidStream: kill -9 while workers have transactions open.
 func TestKilledMidStream(t *testing.T) {
 	t.Parallel()
