@@ -384,7 +384,7 @@ func (a *attempt) stream(ctx context.Context) error {
 	}
 	s := stream.New(stream.Options{
 		Source: feed, Target: a.session, Workers: a.workers,
-		Budget:      txn.NewBudget(a.options.MemoryLimit),
+		Budget:      a.budget(),
 		CreateSpool: func() (txn.SpoolFile, error) { return a.files.Create() },
 		Limits:      a.limits(),
 		Resume:      a.progress, Recorded: a.known, End: a.options.EndLSN,

@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"pgapply/apply/stream"
+	"pgapply/decoder/txn"
 	"pgapply/internal/lsn"
 	"pgapply/internal/source"
 	"pgapply/internal/spool"
@@ -16,7 +17,8 @@ import (
 // calm is how a full spool is cured, be it at its limit or its disk. It is full of
 // transactions that are in progress, and reading on, up to the commits that would empty it, is what it has no room for. So
 // the stream starts over with streaming off: the publisher keeps each transaction until
-// it commits. That lasts until those that were in progress then have ended.
+// it commits. And none is received while one before it that is spooled is applied, so that
+// each has the spool to itself. That lasts until those that were in progress then have ended.
 type calm struct {
 	on bool
 	// until is the publisher's position when it began; 0 until a connection tells.
@@ -26,17 +28,17 @@ type calm struct {
 // errCalmOver ends a stream that need not be calm any more.
 var errCalmOver = errors.New("what filled the spool is applied")
 
-// calmDown tells whether err is cured by streaming off, and has the next attempt do so.
+// calmDown tells whether err may be cured by receiving less at a time, and has the next attempt do so.
 func (e *Engine) calmDown(err error) bool {
 	_, limit := errors.AsType[*spool.LimitError](err)
 	_, disk := errors.AsType[*spool.DiskFullError](err)
 	switch {
-	case !limit && !disk, e.calm.on, e.options.streaming() == "off":
+	case !limit && !disk, e.calm.on:
 		return false
 	case ClassOf(err) == Refused: // nothing was streamed: not even the directory could be made
 		return false
 	}
-	e.log.Warn("the spool is full of transactions that are in progress on the publisher: they are received again, each when it is committed (streaming off)",
+	e.log.Warn("the spool is full: what is in it is received again, each transaction when it is committed (streaming off) and those before it are applied",
 		zap.Error(err))
 	e.calm = calm{on: true}
 	return true
@@ -48,6 +50,14 @@ func (a *attempt) streaming() string {
 		return "off"
 	}
 	return a.options.streaming()
+}
+
+// budget is that of this attempt's stream.
+func (a *attempt) budget() *txn.Budget {
+	if a.engine.calm.on {
+		return txn.NewFrugalBudget(a.options.MemoryLimit)
+	}
+	return txn.NewBudget(a.options.MemoryLimit)
 }
 
 // sessions is how many sessions apply in this attempt.

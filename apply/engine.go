@@ -90,7 +90,7 @@ func (e *Engine) Run(ctx context.Context) error {
 			return nil
 		}
 		if errors.Is(err, errCalmOver) {
-			e.log.Info("what filled the spool is applied: streaming is on again")
+			e.log.Info("what filled the spool is applied: the stream goes on as before")
 			e.calm = calm{}
 		}
 		if errors.Is(err, errNews) || errors.Is(err, errCalmOver) || e.calmDown(err) {

@@ -21,8 +21,8 @@ func fullErrors() map[string]error {
 	}
 }
 
-// A full spool is nobody's fault at the publisher's end, and streaming off cures what
-// transactions in progress did; once.
+// A full spool is nobody's fault at the publisher's end, and receiving less at a
+// time may cure it; once.
 func TestFullSpool(t *testing.T) {
 	for name, err := range fullErrors() {
 		t.Run(name, func(t *testing.T) {
@@ -38,7 +38,7 @@ func TestFullSpool(t *testing.T) {
 			require.True(t, engine.calm.on)
 			require.False(t, engine.calmDown(trouble), "it did not help")
 			off := newEngine(t, func(o *Options) { o.Streaming = "off" })
-			require.False(t, off.calmDown(trouble), "there is nothing to turn off")
+			require.True(t, off.calmDown(trouble), "two that are committed may have filled it")
 		})
 	}
 	broken, ok := errors.AsType[*Error](streamError(&fs.PathError{Op: "write", Path: "/s", Err: syscall.EIO}))

@@ -10,13 +10,14 @@ import (
 )
 
 // TestSpoolFull: transactions in progress that together exceed the spool are received
-// again with streaming off, each when it is committed; afterwards streaming is on again.
+// again with streaming off, each when it is committed and alone in the spool, which has no
+// room for two; afterwards streaming is on again.
 func TestSpoolFull(t *testing.T) {
 	publisher, target := pgtest.Pair(t, smallMemory, pgtest.With("wal_sender_timeout", "2s"))
 	l := trackedLink(t, publisher, target)
 	l.both(`CREATE TABLE c (id int PRIMARY KEY, v text)`)
 	l.onSource(`CREATE PUBLICATION p FOR TABLE c`)
-	l.start(func(o *apply.Options) { o.MemoryLimit, o.SpoolLimit, o.SpoolDir = 1<<20, 4<<20, t.TempDir() })
+	l.start(func(o *apply.Options) { o.MemoryLimit, o.SpoolLimit, o.SpoolDir = 1<<20, 3<<20, t.TempDir() })
 	var open []*pgtest.Session
 	for i := range 4 {
 		session := pgtest.Open(t, l.source)

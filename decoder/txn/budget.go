@@ -14,7 +14,7 @@ import (
 // assemblers; it is safe for concurrent use.
 //
 // Ready transactions that have spool files are few, so that a slow target does
-// not fill the disk: one that is being applied and one that waits.
+// not fill the disk: one that is being applied and one that waits; see NewFrugalBudget.
 //
 // It counts the capacity of the memory that holds changes, and an estimate of
 // what each transaction needs beside that; what a Follower has copied counts as
@@ -22,6 +22,7 @@ import (
 // outlive a transaction are not counted.
 type Budget struct {
 	limit    int64
+	most     int          // so many ready transactions with spool files are too many
 	spooled  atomic.Int64 // bytes in spool files
 	recycler recycler
 
@@ -35,11 +36,12 @@ type Budget struct {
 	}
 }
 
-// mostFiles is how many ready transactions with spool files are too many.
-const mostFiles = 2
-
 // NewBudget returns a budget of limit bytes.
-func NewBudget(limit int64) *Budget { return &Budget{limit: limit} }
+func NewBudget(limit int64) *Budget { return &Budget{limit: limit, most: 2} }
+
+// NewFrugalBudget is NewBudget for a spool with little room: while a ready transaction
+// has a spool file no other one arrives, so that each has the room to itself.
+func NewFrugalBudget(limit int64) *Budget { return &Budget{limit: limit, most: 1} }
 
 // Used is the memory of all transactions in flight, in bytes.
 func (b *Budget) Used() int64 {
@@ -80,7 +82,7 @@ func (b *Budget) overfull() <-chan struct{} {
 }
 
 // hasRoom tells whether more transactions may become ready. The caller holds mu.
-func (b *Budget) hasRoom() bool { return b.mu.ready <= b.limit/2 && b.mu.files < mostFiles }
+func (b *Budget) hasRoom() bool { return b.mu.ready <= b.limit/2 && b.mu.files < b.most }
 
 // reserve charges size bytes to the open transactions if they then take no more
 // than half of the budget.

@@ -237,3 +237,18 @@ func (f *faultyFile) Close() error {
 	}
 	return f.memoryFile.Close()
 }
+
+// With little room for spool files the next transaction waits for the one before it.
+func TestFrugalBudget(t *testing.T) {
+	for most, b := range map[int]*Budget{1: NewFrugalBudget(100), 2: NewBudget(100)} {
+		for range most {
+			require.Nil(t, b.overfull())
+			b.complete(0, 1)
+		}
+		lowered := b.overfull()
+		require.NotNil(t, lowered)
+		b.release(0, 1)
+		<-lowered
+		require.Nil(t, b.overfull())
+	}
+}
