@@ -40,10 +40,10 @@ func describe(b *Batch) string {
 			line := list.name
 			for column := range b.width {
 				value := b.Value(row, column)
-				switch {
-				case value.Kind == decoder.Unchanged:
+				switch value.Kind {
+				case decoder.Unchanged:
 					line += " u"
-				case value.Kind == decoder.Null:
+				case decoder.Null:
 					line += " -"
 				default:
 					line += " " + string(value.Data)

@@ -138,9 +138,10 @@ func TestRunEnds(t *testing.T) {
 		t.Helper()
 		r.changes = r.changes[:0]
 		search, newer := tuple, tuple
-		if op == opInsert {
+		switch op {
+		case opInsert:
 			search = nil
-		} else if op == opDelete {
+		case opDelete:
 			newer = nil
 		}
 		joined, err := s.join(table, op, search, newer)
@@ -226,7 +227,7 @@ func FuzzRunArrays(f *testing.F) {
 			if kind == decoder.Binary {
 				array = r.binaryArray(nil, 0)
 			}
-			if kind == decoder.Text && !(utf8.Valid(a) && utf8.Valid(b)) {
+			if kind == decoder.Text && (!utf8.Valid(a) || !utf8.Valid(b)) {
 				continue // the reader takes characters, not bytes
 			}
 			var read []*string
@@ -265,9 +266,10 @@ func TestRunAllocatesNothing(t *testing.T) {
 			r.changes = r.changes[:0]
 			for _, change := range changes {
 				search, newer := change, change
-				if op == opInsert {
+				switch op {
+				case opInsert:
 					search = nil
-				} else if op == opDelete {
+				case opDelete:
 					newer = nil
 				}
 				if joined, err := s.join(table, op, search, newer); !joined || err != nil {
