@@ -15,10 +15,11 @@ import (
 )
 
 // calm is how a full spool is cured, be it at its limit or its disk. It is full of
-// transactions that are in progress, and reading on, up to the commits that would empty it, is what it has no room for. So
-// the stream starts over with streaming off: the publisher keeps each transaction until
-// it commits. And none is received while one before it that is spooled is applied, so that
-// each has the spool to itself. That lasts until those that were in progress then have ended.
+// transactions that are in progress, and reading on, up to the commits that would empty
+// it, is what it has no room for. So the stream starts over with streaming off: the
+// publisher keeps each transaction until it commits. And none is received while one
+// before it that is spooled is applied, so that each has the spool to itself. That lasts
+// until those that were in progress then have ended.
 type calm struct {
 	on bool
 	// until is the publisher's position when it began; 0 until a connection tells.
