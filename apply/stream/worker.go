@@ -147,13 +147,15 @@ type task struct {
 	// changes counts those that were applied, and waiting is what for, for status.
 	changes atomic.Int64
 	waiting atomic.Pointer[string]
+	// cancelled: it was told to let go, so that its errors say nothing.
+	cancelled atomic.Bool
 }
 
 // Advance applies what has arrived and rests on nothing but the first committed
 // transactions.
 func (t *task) Advance(committed uint64) error {
 	err := t.advance(committed)
-	if err != nil && !errors.Is(err, txn.ErrRolledBack) {
+	if err != nil && !errors.Is(err, txn.ErrRolledBack) && !t.cancelled.Load() {
 		t.log.Debug("a streamed transaction waits for its turn", zap.Error(err))
 	}
 	return err
@@ -207,6 +209,7 @@ func (t *task) Abandon() error {
 
 // Cancel frees a call that waits for the target.
 func (t *task) Cancel() {
+	t.cancelled.Store(true)
 	ctx, release := context.WithTimeout(context.Background(), cancelGrace)
 	defer release()
 	_ = t.session.Interrupt(ctx) // too late, or the connection is lost: the call ends by itself
