@@ -63,10 +63,10 @@ func (a *attempt) budget() *txn.Budget {
 
 // sessions is how many sessions apply in this attempt.
 func (a *attempt) sessions() int {
-	if a.streaming() == "off" {
+	if a.engine.calm.on {
 		return 1
 	}
-	return a.options.Workers
+	return a.options.Sessions()
 }
 
 // calmPause is how often it is looked whether the calm is over.

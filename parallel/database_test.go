@@ -36,9 +36,13 @@ func (db *database) session(worker int) *session {
 	return &session{db: db, worker: worker, writes: map[int]int{}}
 }
 
+// elapse lets virtual time pass in the bubble, as a statement or a message takes some. It
+// orders what happens and waits for nothing: no real time goes by.
+func elapse(latency time.Duration) { time.Sleep(latency) }
+
 // apply makes a change whose result depends on all changes of the row before it.
 func (s *session) apply(c change) error {
-	time.Sleep(c.latency)
+	elapse(c.latency)
 	s.db.mu.Lock()
 	defer s.db.mu.Unlock()
 	for _, key := range []int{c.key, c.hidden} {

@@ -158,7 +158,7 @@ func (p plan) play() []string {
 	}()
 	for _, s := range p.steps {
 		m.step(s)
-		time.Sleep(s.pause)
+		elapse(s.pause)
 	}
 	if p.end == "settle" {
 		m.settle()
@@ -315,7 +315,7 @@ func (m *model) settle() {
 			return
 		}
 		m.cure()
-		time.Sleep(cancelAgain) // a Cancel may have come too early
+		elapse(cancelAgain) // a Cancel may have come too early
 	}
 	m.fail("the head hangs: %+v", m.pool.Workers())
 }
@@ -486,7 +486,7 @@ func (task *modelTask) Abandon() error {
 	}
 	task.over.Store(true)
 	task.abandoned++
-	time.Sleep(time.Millisecond)
+	elapse(time.Millisecond)
 	task.session.task = nil
 	task.session.end(false)
 	if task.x.abandon {
@@ -502,7 +502,7 @@ func (task *modelTask) Cancel() {
 	if task.canceling.Swap(true) || task.over.Load() && !task.ended {
 		task.m.fail("%d: Cancel during another or after Abandon", task.x.id)
 	}
-	time.Sleep(time.Millisecond) // the way to the target
+	elapse(time.Millisecond) // the way to the target
 	task.session.cancel()
 	task.canceling.Store(false)
 }

@@ -154,7 +154,7 @@ func (s *script) command(d *datadriven.TestData) error {
 		if err != nil {
 			return err
 		}
-		time.Sleep(duration) // virtual
+		elapse(duration)
 	case "close":
 		pool := s.pool
 		s.current.Go(func() {
