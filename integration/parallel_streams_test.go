@@ -307,8 +307,11 @@ func TestStreams(t *testing.T) {
 					require.Equal(t, before.Replays, after.Replays, each.name)
 				}
 				require.Equal(t, before.Retries, after.Retries, each.name)
-				// Nothing stands in a worker's way but that savepoints are bounded.
-				require.Equal(t, workers > 1 && each.tables == "most", s.refusals.Load() > refusals, each.name)
+				// Nothing stands in a worker's way but that savepoints are bounded, and that
+				// only where it has come that far before the last of them is rolled back.
+				if workers == 1 || each.tables != "most" {
+					require.Equal(t, refusals, s.refusals.Load(), each.name)
+				}
 			}
 			require.Zero(t, s.engine.Status().Misses)
 			require.Zero(t, s.engine.Status().OpenStreams)

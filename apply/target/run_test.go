@@ -639,6 +639,28 @@ func TestRunsThatAreGivenUp(t *testing.T) {
 	f.abandon()
 }
 
+// TestSavepointsAreBounded: a subtransaction behind too many others has no savepoint of
+// its own, and who rolls it back has to roll back everything.
+func TestSavepointsAreBounded(t *testing.T) {
+	uri := pgtest.Database(t, pgtest.SharedServer(t))
+	pgtest.Exec(t, uri, `CREATE TABLE deep (n int)`)
+	s := openFeed(t, uri)
+	relation := relationOf(t, uri, "deep", decoder.IdentityDefault)
+	s.Run(1)
+	for n := range mostSavepoints + 1 {
+		change := txn.Change{SubXID: uint32(n + 2), Relation: relation, Message: &decoder.Insert{New: texts(n)}}
+		require.NoError(t, s.Change(change, int64(n)))
+	}
+	require.NoError(t, s.Settle())
+	require.ErrorIs(t, s.Undo(mostSavepoints), errOutOfTurn)
+	require.NoError(t, s.Undo(mostSavepoints-1))
+	require.NoError(t, s.Settle())
+	rows, err := s.ask(`SELECT count(*) FROM public.deep`, nil)
+	require.NoError(t, err)
+	require.Equal(t, strconv.Itoa(mostSavepoints-1), string(rows[0][0]))
+	require.NoError(t, s.Abandon())
+}
+
 // TestRunsOfTransactions that are applied together: a run does not end with the one, nor
 // does it hold any of them when it is sent.
 func TestRunsOfTransactions(t *testing.T) {
