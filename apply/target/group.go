@@ -195,35 +195,9 @@ func (s *Session) suspected() bool {
 // together applies the group as one target transaction. After an error nothing of
 // it is committed, unless the connection is gone.
 func (s *Session) together(group []*txn.Transaction) error {
-	begun := false
-	for _, t := range group {
-		s.current, s.ordinal = t, 0
-		// What is prepared is so without any change too: its COMMIT PREPARED will come.
-		if !begun && t.Kind == txn.Prepare {
-			if err := s.beginTransaction(); err != nil {
-				return err
-			}
-			begun = true
-		}
-		changes := t.Changes()
-		for ; ; s.ordinal++ {
-			change, err := changes.Next()
-			if err == io.EOF { //nolint:errorlint // Next returns it bare
-				break
-			}
-			if err != nil {
-				return transactionError(t, decoder.TypeCommit, nil, err)
-			}
-			if !begun {
-				if err := s.beginTransaction(); err != nil {
-					return err
-				}
-				begun = true
-			}
-			if err := s.change(change); err != nil {
-				return err
-			}
-		}
+	begun, err := s.contents(group)
+	if err != nil {
+		return err
 	}
 	last := group[len(group)-1]
 	if last.Kind == txn.Prepare {
@@ -237,6 +211,41 @@ func (s *Session) together(group []*txn.Transaction) error {
 	}
 	s.outcome.Committed += len(group)
 	return nil
+}
+
+// contents sends the changes of the group in a target transaction, which begins with
+// the first of them: begun tells whether there was one.
+func (s *Session) contents(group []*txn.Transaction) (begun bool, err error) {
+	for _, t := range group {
+		s.current, s.ordinal = t, 0
+		// What is prepared is so without any change too: its COMMIT PREPARED will come.
+		if !begun && t.Kind == txn.Prepare {
+			if err := s.beginTransaction(); err != nil {
+				return false, err
+			}
+			begun = true
+		}
+		changes := t.Changes()
+		for ; ; s.ordinal++ {
+			change, err := changes.Next()
+			if err == io.EOF { //nolint:errorlint // Next returns it bare
+				break
+			}
+			if err != nil {
+				return begun, transactionError(t, decoder.TypeCommit, nil, err)
+			}
+			if !begun {
+				if err := s.beginTransaction(); err != nil {
+					return false, err
+				}
+				begun = true
+			}
+			if err := s.change(change); err != nil {
+				return begun, err
+			}
+		}
+	}
+	return begun, nil
 }
 
 // beginTransaction begins a target transaction.
