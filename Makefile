@@ -88,9 +88,8 @@ fuzz: ## Each fuzz target for FUZZTIME (30s)
 	      $(GOTEST) -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$package"; \
 	    done
 
-bench: ## Drain a backlog beside the native subscription, then benchmarks of the parts
-	go run ./bench
-	go test -run '^$$' -bench . -benchmem ./decoder/... ./internal/source
+bench: ## Decode-only, native and pgapply side by side: some 15 minutes on a machine that does nothing else (bench/README.md)
+	go run ./bench -save bench/results
 
 # Tools
 

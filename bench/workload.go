@@ -1,59 +1,158 @@
 package main
 
-// workload is a schema and a procedure that writes one round's backlog, a
-// transaction at a time where n says so.
+import (
+	"context"
+	"fmt"
+	"strings"
+)
+
+// workload is a schema and transactions on the publisher.
 type workload struct {
-	// schema runs on both ends.
-	schema []string
-	// fill writes n transactions, or n rows in one.
-	fill string
-	// tables to compare at the end.
+	name, title string
+	// schema runs on both ends, and target only there.
+	schema, target []string
+	// tables to compare after every drain.
 	tables []string
+	// fill writes the backlog. A workload with live has none: it is measured while
+	// its transactions run.
+	fill string
+	// reset takes a live workload's publisher back to the start state.
+	reset []string
+	live  func(context.Context, *drain) error
+	// contenders that take part unless the command line says who.
+	contenders []contender
 }
 
-var workloads = map[string]workload{
-	"tpcb": {
-		schema: []string{
-			`CREATE TABLE branches (bid int PRIMARY KEY, bbalance int, filler char(88))`,
-			`CREATE TABLE tellers (tid int PRIMARY KEY, bid int, tbalance int, filler char(84))`,
-			`CREATE TABLE accounts (aid int PRIMARY KEY, bid int, abalance int, filler char(84))`,
-			`CREATE TABLE history (tid int, bid int, aid int, delta int, mtime timestamp, filler char(22))`,
-			`INSERT INTO branches SELECT g, 0 FROM generate_series(1, 10) g`,
-			`INSERT INTO tellers SELECT g, g / 10, 0 FROM generate_series(1, 100) g`,
-			`INSERT INTO accounts SELECT g, g / 10000, 0, '' FROM generate_series(1, 100000) g`,
+func workloads() []workload {
+	return []workload{
+		{
+			name: "W1", title: "50,000 TPC-B transactions at scale 10",
+			schema: tpcbSchema, tables: []string{"branches", "tellers", "accounts", "history"},
+			fill: tpcbFill, contenders: ordinary("pgapply+rtt=30ms"),
 		},
-		fill: `DO $$ DECLARE delta int; account int; teller int; BEGIN
-			FOR i IN 1..%d LOOP
-				delta := random() * 10000 - 5000; account := 1 + random() * 99999; teller := 1 + random() * 99;
-				UPDATE accounts SET abalance = abalance + delta WHERE aid = account;
-				UPDATE tellers SET tbalance = tbalance + delta WHERE tid = teller;
-				UPDATE branches SET bbalance = bbalance + delta WHERE bid = 1 + teller / 11;
-				INSERT INTO history VALUES (teller, 1 + teller / 11, account, delta, now());
-				COMMIT;
-			END LOOP; END $$`,
-		tables: []string{"branches", "tellers", "accounts", "history"},
-	},
-	"insert": {
-		schema: []string{`CREATE TABLE rows (id bigserial PRIMARY KEY, a int, b text)`},
-		fill:   `DO $$ BEGIN FOR i IN 1..%d LOOP INSERT INTO rows (a, b) VALUES (i, 'some text of a row'); COMMIT; END LOOP; END $$`,
-		tables: []string{"rows"},
-	},
-	"load": {
-		schema: []string{`CREATE TABLE rows (id bigserial PRIMARY KEY, a int, b text)`},
-		fill:   `INSERT INTO rows (a, b) SELECT g, 'some text of a row' FROM generate_series(1, %d) g`,
-		tables: []string{"rows"},
-	},
-	"update": {
-		schema: []string{
-			`CREATE TABLE rows (id bigserial PRIMARY KEY, a int, b text)`,
-			`INSERT INTO rows (a, b) SELECT g, 'some text of a row' FROM generate_series(1, 300000) g`,
+		{
+			name: "W2", title: "100,000 one-row inserts",
+			schema: rowsSchema(0), tables: []string{"rows"},
+			fill:       `DO $$ BEGIN FOR i IN 1..100000 LOOP INSERT INTO rows VALUES (i, i, 'some text of a row'); COMMIT; END LOOP; END $$`,
+			contenders: ordinary("pgapply+rtt=30ms"),
 		},
-		fill:   `UPDATE rows SET a = a + 1 WHERE id <= %d`,
-		tables: []string{"rows"},
-	},
-	"delete": {
-		schema: []string{`CREATE TABLE rows (id bigserial PRIMARY KEY, a int, b text)`},
-		fill:   `BEGIN; INSERT INTO rows (a, b) SELECT g, 'some text of a row' FROM generate_series(1, %[1]d) g; DELETE FROM rows; COMMIT`,
-		tables: []string{"rows"},
-	},
+		{
+			name: "W3", title: "one 1,000,000-row insert",
+			schema: rowsSchema(0), tables: []string{"rows"},
+			fill: insertMillion, contenders: large(),
+		},
+		{
+			name: "W4", title: "one 300,000-row update",
+			schema: rowsSchema(300_000), tables: []string{"rows"},
+			fill: updateAll, contenders: large(),
+		},
+		{
+			name: "W5", title: "one 300,000-row delete",
+			schema: rowsSchema(300_000), tables: []string{"rows"},
+			fill: `DELETE FROM rows`, contenders: large(),
+		},
+		{
+			name: "W6", title: "hot rows: 30,000 transactions on 10 keys",
+			schema: rowsSchema(10), tables: []string{"rows"},
+			fill:       `DO $$ BEGIN FOR i IN 1..30000 LOOP UPDATE rows SET a = a + i WHERE id = 1 + i % 10; COMMIT; END LOOP; END $$`,
+			contenders: ordinary(),
+		},
+		{
+			name: "W7", title: "independent keys: 30,000 transactions of 10 updates",
+			schema: rowsSchema(300_000), tables: []string{"rows"},
+			// 7919 has no divisor in common with the number of rows: each of them is
+			// updated once, in an order that jumps.
+			fill: `DO $$ BEGIN FOR i IN 0..29999 LOOP
+				UPDATE rows SET a = a + i WHERE id = ANY (ARRAY(SELECT 1 + (i * 10 + j)::bigint * 7919 % 300000 FROM generate_series(0, 9) j));
+				COMMIT; END LOOP; END $$`,
+			contenders: ordinary(),
+		},
+		{
+			name: "W8", title: "REPLICA IDENTITY FULL, 1,000 updates of a 100,000-row table with a boolean index before a unique one",
+			schema: []string{
+				`CREATE TABLE rows (id int NOT NULL, flag boolean NOT NULL, a int, b text)`,
+				`INSERT INTO rows SELECT g, g % 2 = 0, g, 'some text of a row' FROM generate_series(1, 100000) g`,
+				`CREATE INDEX rows_flag ON rows (flag)`,
+				`CREATE UNIQUE INDEX rows_id ON rows (id)`,
+				`ALTER TABLE rows REPLICA IDENTITY FULL`,
+			},
+			tables:     []string{"rows"},
+			fill:       `DO $$ BEGIN FOR i IN 0..999 LOOP UPDATE rows SET a = a + 1 WHERE id = 1 + i::bigint * 7919 % 100000; COMMIT; END LOOP; END $$`,
+			contenders: mustParse("decode,native,pgapply,pgapply+binary"),
+		},
+	}
 }
+
+// ordinary are the contenders of many small transactions, which are never streamed.
+func ordinary(more ...string) []contender {
+	return append(mustParse("decode,native,native+binary,pgapply,pgapply+binary"), mustParse(more...)...)
+}
+
+// large are the contenders of one large transaction. Decode-only receives it at its
+// commit, and is compared with the others that do.
+func large() []contender {
+	return mustParse("decode", "native+streaming=off", "native+streaming=on", "native+streaming=parallel",
+		"native+binary+streaming=off", "pgapply+streaming=off", "pgapply", "pgapply+binary")
+}
+
+// mustParse reads contenders that are written down here.
+func mustParse(names ...string) []contender {
+	contenders, err := parseContenders(strings.Join(names, ","))
+	if err != nil {
+		panic(err)
+	}
+	return contenders
+}
+
+func workloadNames() (names []string) {
+	for _, w := range workloads() {
+		names = append(names, w.name)
+	}
+	return names
+}
+
+func findWorkload(name string) (workload, error) {
+	for _, w := range workloads() {
+		if w.name == name {
+			return w, nil
+		}
+	}
+	return workload{}, fmt.Errorf("no workload %q: there are %s", name, strings.Join(workloadNames(), ", "))
+}
+
+// rowsSchema is a narrow table with so many rows.
+func rowsSchema(rows int) []string {
+	return []string{
+		`CREATE TABLE rows (id bigint PRIMARY KEY, a int, b text)`,
+		fmt.Sprintf(`INSERT INTO rows SELECT g, g, 'some text of a row' FROM generate_series(1, %d) g`, rows),
+	}
+}
+
+const (
+	insertMillion = `INSERT INTO rows SELECT g, g, 'some text of a row' FROM generate_series(1, 1000000) g`
+	updateAll     = `UPDATE rows SET a = a + 1`
+)
+
+// The tables and the transaction of pgbench (TPC-B, "sort of"), whose names they
+// bear without its prefix.
+var tpcbSchema = []string{
+	`CREATE TABLE branches (bid int PRIMARY KEY, bbalance int, filler char(88))`,
+	`CREATE TABLE tellers (tid int PRIMARY KEY, bid int, tbalance int, filler char(84))`,
+	`CREATE TABLE accounts (aid int PRIMARY KEY, bid int, abalance int, filler char(84))`,
+	`CREATE TABLE history (tid int, bid int, aid int, delta int, mtime timestamp, filler char(22))`,
+	`INSERT INTO branches SELECT g, 0 FROM generate_series(1, 10) g`,
+	`INSERT INTO tellers SELECT g, 1 + (g - 1) / 10, 0 FROM generate_series(1, 100) g`,
+	`INSERT INTO accounts SELECT g, 1 + (g - 1) / 100000, 0, '' FROM generate_series(1, 1000000) g`,
+}
+
+const tpcbFill = `DO $$ DECLARE delta int; account int; teller int; branch int; BEGIN
+	PERFORM setseed(0.5);
+	FOR i IN 1..50000 LOOP
+		delta := floor(random() * 10001) - 5000; account := 1 + floor(random() * 1000000);
+		teller := 1 + floor(random() * 100); branch := 1 + floor(random() * 10);
+		UPDATE accounts SET abalance = abalance + delta WHERE aid = account;
+		UPDATE tellers SET tbalance = tbalance + delta WHERE tid = teller;
+		UPDATE branches SET bbalance = bbalance + delta WHERE bid = branch;
+		INSERT INTO history VALUES (teller, branch, account, delta, now());
+		COMMIT;
+	END LOOP; END $$`

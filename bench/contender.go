@@ -1,0 +1,79 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// The kinds of contenders.
+const (
+	decode  = "decode"
+	native  = "native"
+	pgapply = "pgapply"
+)
+
+// contender is one way to drain a backlog. Its zero settings are the defaults of
+// its kind.
+type contender struct {
+	name      string // as on the command line
+	kind      string
+	binary    bool
+	streaming string
+	workers   int
+	group     int           // most transactions in one of the target's
+	rtt       time.Duration // between pgapply and the target
+}
+
+// parseContenders reads names such as pgapply+binary+workers=1.
+func parseContenders(list string) ([]contender, error) {
+	if list == "" {
+		return nil, nil
+	}
+	var contenders []contender
+	for name := range strings.SplitSeq(list, ",") {
+		c, err := parseContender(name)
+		if err != nil {
+			return nil, fmt.Errorf("contender %q: %w", name, err)
+		}
+		contenders = append(contenders, c)
+	}
+	return contenders, nil
+}
+
+func parseContender(name string) (contender, error) {
+	kind, settings, _ := strings.Cut(name, "+")
+	c := contender{name: name, kind: kind}
+	if kind != decode && kind != native && kind != pgapply {
+		return c, fmt.Errorf("is not decode, native or pgapply, with settings after a +")
+	}
+	if settings == "" {
+		return c, nil
+	}
+	for setting := range strings.SplitSeq(settings, "+") {
+		key, value, _ := strings.Cut(setting, "=")
+		if err := c.set(key, value); err != nil {
+			return c, fmt.Errorf("setting %q: %w", setting, err)
+		}
+	}
+	return c, nil
+}
+
+func (c *contender) set(key, value string) (err error) {
+	switch {
+	case key == "binary" && value == "":
+		c.binary = true
+	case key == "streaming" && (value == "off" || value == "on" || value == "parallel"):
+		c.streaming = value
+	case key == "workers" && c.kind == pgapply:
+		c.workers, err = strconv.Atoi(value)
+	case key == "group" && c.kind == pgapply:
+		c.group, err = strconv.Atoi(value)
+	case key == "rtt" && c.kind == pgapply:
+		c.rtt, err = time.ParseDuration(value)
+	default:
+		err = fmt.Errorf("%s has no such setting", c.kind)
+	}
+	return err
+}

@@ -1,0 +1,158 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
+// table is a workload's part of the report.
+func (w workload) table(results []*result) string {
+	switch {
+	case results[0].Measures[0].Latencies != nil:
+		return latencyTable(results)
+	case w.live != nil:
+		return lagTable(results)
+	}
+	return drainTable(results)
+}
+
+// drainTable compares each contender with decode-only and with the quickest native
+// one. Decode-only that gets streamed changes is another thing than without, but the
+// publisher's work is the same.
+func drainTable(results []*result) string {
+	seconds := func(m measure) float64 { return m.Drain }
+	target := func(m measure) float64 { return m.TargetCPU }
+	decoding, best := find(results, decode, seconds), find(results, native, seconds)
+	rows := [][]string{{"", "s", "/ decode", "native /", "publisher CPU s", "target CPU s", "/ native", "own CPU s", "peak MiB", "start s"}}
+	for _, r := range results {
+		row := []string{r.Contender, r.of(seconds).String(), "", "", r.of(func(m measure) float64 { return m.PublisherCPU }).String(), "", "", "", "", ""}
+		if decoding != nil {
+			row[2] = ratio(r.of(seconds), decoding.of(seconds))
+		}
+		if kindOf(r) != decode {
+			row[5] = r.of(target).String()
+			if best != nil {
+				row[3], row[6] = ratio(best.of(seconds), r.of(seconds)), ratio(r.of(target), best.of(target))
+			}
+		}
+		if kindOf(r) != native {
+			row[7] = r.of(func(m measure) float64 { return m.OwnCPU }).String()
+			row[8] = peakCell(r)
+		}
+		row[9] = fmt.Sprintf("%.2f", r.of(func(m measure) float64 { return m.Start }).median)
+		rows = append(rows, row)
+	}
+	return grid(rows)
+}
+
+// lagTable compares with the native subscription that is quickest to have it.
+func lagTable(results []*result) string {
+	lag := func(m measure) float64 { return m.Lag }
+	best := find(results, native, lag)
+	rows := [][]string{{"", "lag s", "/ native", "publisher CPU s", "target CPU s", "own CPU s", "peak MiB", "writing s"}}
+	for _, r := range results {
+		row := []string{
+			r.Contender, r.of(lag).String(), "", r.of(func(m measure) float64 { return m.PublisherCPU }).String(),
+			r.of(func(m measure) float64 { return m.TargetCPU }).String(), "", "", fmt.Sprintf("%.2f", r.of(func(m measure) float64 { return m.Writing }).median),
+		}
+		if best != nil {
+			row[2] = ratio(r.of(lag), best.of(lag))
+		}
+		if kindOf(r) != native {
+			row[5], row[6] = r.of(func(m measure) float64 { return m.OwnCPU }).String(), peakCell(r)
+		}
+		rows = append(rows, row)
+	}
+	return grid(rows)
+}
+
+// latencyTable has the quantiles of each round, and their spread over the rounds.
+func latencyTable(results []*result) string {
+	quantiles := []float64{0.5, 0.95, 0.99}
+	rows := [][]string{{"", "p50 ms", "p95 ms", "p99 ms", "p50 / native"}}
+	at := func(q float64) func(measure) float64 {
+		return func(m measure) float64 { return 1000 * quantileOf(m.Latencies, q) }
+	}
+	best := find(results, native, at(0.5))
+	for _, r := range results {
+		row := []string{r.Contender}
+		for _, q := range quantiles {
+			row = append(row, r.of(at(q)).String())
+		}
+		row = append(row, "")
+		if best != nil {
+			row[4] = ratio(r.of(at(0.5)), best.of(at(0.5)))
+		}
+		rows = append(rows, row)
+	}
+	return grid(rows)
+}
+
+// find is the result of one kind whose median is least, nil when there is none. A
+// pgapply behind a slow link is no such kind.
+func find(results []*result, kind string, figure func(measure) float64) (best *result) {
+	for _, r := range results {
+		if kindOf(r) == kind && (best == nil || r.of(figure).median < best.of(figure).median) {
+			best = r
+		}
+	}
+	return best
+}
+
+func kindOf(r *result) string {
+	kind, _, _ := strings.Cut(r.Contender, "+")
+	return kind
+}
+
+// peakCell is the greatest peak of all rounds.
+func peakCell(r *result) string {
+	return fmt.Sprintf("%.0f", r.of(func(m measure) float64 { return float64(m.PeakMemory) / (1 << 20) }).max)
+}
+
+func (s spread) String() string {
+	return fmt.Sprintf("%.2f (%.2f to %.2f)", s.median, s.min, s.max)
+}
+
+// ratio is that of two medians.
+func ratio(a, b spread) string {
+	if b.median == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.2f", a.median/b.median)
+}
+
+// grid writes a Markdown table that can also be read as it is. The first row is its
+// head, the first column to the left and all others to the right.
+func grid(rows [][]string) string {
+	widths := make([]int, len(rows[0]))
+	for _, row := range rows {
+		for i, cell := range row {
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell), 2)
+		}
+	}
+	var text strings.Builder
+	line := func(cell func(i int) string) {
+		for i := range widths {
+			text.WriteString("| " + cell(i) + " ")
+		}
+		text.WriteString("|\n")
+	}
+	for n, row := range rows {
+		line(func(i int) string {
+			if i == 0 {
+				return fmt.Sprintf("%-*s", widths[i], row[i])
+			}
+			return fmt.Sprintf("%*s", widths[i], row[i])
+		})
+		if n == 0 {
+			line(func(i int) string {
+				if i == 0 {
+					return strings.Repeat("-", widths[i])
+				}
+				return strings.Repeat("-", widths[i]-1) + ":"
+			})
+		}
+	}
+	return text.String()
+}
