@@ -82,6 +82,9 @@ type Options struct {
 
 	// MaxGroup limits how many transactions share a target transaction while behind.
 	MaxGroup stream.Limits
+	// MaxBatch bounds, in bytes, the changes of a group that are merged before they are
+	// sent, as one statement for each table and kind. 0 sends each change by itself.
+	MaxBatch int64
 	// MemoryLimit bounds the changes held in memory, in bytes.
 	MemoryLimit int64
 	// SpoolDir holds what does not fit, at most SpoolLimit bytes of it. A single
@@ -110,12 +113,16 @@ func DefaultOptions() Options {
 		Messages:          "none",
 		OnError:           "retry",
 		Wait:              true,
-		MaxGroup:          stream.Limits{Transactions: 1000, Rows: 10_000, Bytes: 8 << 20, Age: time.Second},
+		MaxGroup:          stream.Limits{Transactions: 10_000, Rows: 50_000, Bytes: 16 << 20, Age: time.Second},
+		MaxBatch:          4 << 20,
 		MemoryLimit:       128 << 20,
 		SpoolLimit:        16 << 30,
 		Log:               zap.NewNop(),
 	}
 }
+
+// mostBatch bounds what each connection holds, and the target for each.
+const mostBatch = 64 << 20
 
 // mostWorkers bounds the connections that one mistyped digit can open.
 const mostWorkers = 64
@@ -174,6 +181,9 @@ func (o *Options) Validate() error {
 		if value < 1 {
 			fault("--%s must be at least 1", flag)
 		}
+	}
+	if o.MaxBatch < 0 || o.MaxBatch > mostBatch {
+		fault("--max-batch must be between 0 and 64MiB")
 	}
 	if o.Workers < 1 || o.Workers > mostWorkers {
 		fault("--workers must be between 1 and %d", mostWorkers)

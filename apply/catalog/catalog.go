@@ -40,7 +40,9 @@ type Table struct {
 	Version Version
 	// Runs says that several changes may be one statement, and in any order: nothing on
 	// the table can tell the difference. It takes an array of each column's type, too.
-	Runs bool
+	// RowByRow says why not, for people; it is empty where Runs is set.
+	Runs     bool
+	RowByRow string
 	// Search says which rows an UPDATE or DELETE means.
 	Search Search
 	// searchFault is why rows cannot be searched for, when Search is Impossible.
@@ -126,10 +128,7 @@ func Load(querier Querier, relation *decoder.Relation, binary bool) (*Table, err
 		return nil, fmt.Errorf("read the key of %s: %w", table.QualifiedName(), err)
 	}
 	table.chooseSearch(relation, key)
-	for i := range table.Columns {
-		table.Runs = table.Runs && table.Columns[i].ArrayOID != 0
-	}
-	table.Runs = table.Runs && len(table.Columns) > 0
+	table.settleRuns()
 	return table, nil
 }
 
@@ -145,7 +144,7 @@ var relationKinds = map[string]string{
 
 func (t *Table) loadHead(querier Querier) (replicaIdentity string, err error) {
 	rows, err := querier.Query(`
-		SELECT c.oid, c.relkind, c.relreplident, c.xmin, `+columnsVersion+`, `+unnoticed+`
+		SELECT c.oid, c.relkind, c.relreplident, c.xmin, `+columnsVersion+`, `+noticedBy+`, `+runsVersion+`
 		FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 		WHERE n.nspname = $1 AND c.relname = $2`, t.Schema, t.Name)
 	if err != nil {
@@ -167,50 +166,10 @@ func (t *Table) loadHead(querier Querier) (replicaIdentity string, err error) {
 		return "", fmt.Errorf("look up %s: %w", t.QualifiedName(), err)
 	}
 	t.OID, t.Partitioned = uint32(oid), kind == "p"
-	t.Version = Version{Table: string(rows[0][0]), TableXID: string(rows[0][3]), Columns: string(rows[0][4]), Index: "0", IndexXID: "0"}
-	t.Runs = string(rows[0][5]) == "t"
+	t.Version = Version{Table: string(rows[0][0]), TableXID: string(rows[0][3]), Columns: string(rows[0][4]), Index: "0", IndexXID: "0", Runs: string(rows[0][6])}
+	t.RowByRow = string(rows[0][5])
 	return string(rows[0][2]), nil
 }
-
-// unnoticed is whether nothing notices in which order and in how many statements the
-// rows of table c change: no rule or trigger that is enabled for replicated changes, on
-// it or a partition, no constraint that is looked at later or row by row, and no function
-// that may look at the table, where a statement shows it other rows than the changes
-// would: it sees the table as it was before the statement, or, called by the check of a
-// domain, before the first row, since that is when the arrays are read.
-//
-// Nobody can tell where a function looks, whatever it says of its volatility. So all are
-// trusted that are part of PostgreSQL, or written in C as those of types and their
-// operators are, and no other: none that the table, its partitions, indexes, checks,
-// defaults and generated columns depend on, directly, through an operator, or by the
-// check of a domain. It locks no partition, of which there may be more than a transaction
-// can lock.
-const unnoticed = `NOT EXISTS (
-			WITH RECURSIVE p(oid) AS (
-				SELECT c.oid
-				UNION ALL
-				SELECT i.inhrelid FROM p JOIN pg_catalog.pg_inherits i ON i.inhparent = p.oid WHERE c.relkind = 'p'
-			), used(class, oid) AS (
-				SELECT o.class, o.oid FROM p CROSS JOIN LATERAL (
-					SELECT 'pg_catalog.pg_class'::pg_catalog.regclass, p.oid
-					UNION ALL SELECT 'pg_catalog.pg_class'::pg_catalog.regclass, indexrelid FROM pg_catalog.pg_index WHERE indrelid = p.oid
-					UNION ALL SELECT 'pg_catalog.pg_constraint'::pg_catalog.regclass, oid FROM pg_catalog.pg_constraint WHERE conrelid = p.oid AND contype = 'c'
-					UNION ALL SELECT 'pg_catalog.pg_attrdef'::pg_catalog.regclass, oid FROM pg_catalog.pg_attrdef WHERE adrelid = p.oid
-				) o(class, oid)
-				UNION
-				SELECT o.class, o.oid FROM used u CROSS JOIN LATERAL (
-					SELECT refclassid::pg_catalog.regclass, refobjid FROM pg_catalog.pg_depend WHERE classid = u.class AND objid = u.oid
-					UNION ALL SELECT 'pg_catalog.pg_constraint'::pg_catalog.regclass, oid FROM pg_catalog.pg_constraint
-						WHERE u.class = 'pg_catalog.pg_type'::pg_catalog.regclass AND contypid = u.oid
-				) o(class, oid)
-			)
-			SELECT FROM p
-			WHERE EXISTS (SELECT FROM pg_catalog.pg_rewrite WHERE ev_class = p.oid AND ev_enabled IN ('A', 'R'))
-				OR EXISTS (SELECT FROM pg_catalog.pg_trigger WHERE tgrelid = p.oid AND tgenabled IN ('A', 'R'))
-				OR EXISTS (SELECT FROM pg_catalog.pg_index WHERE indrelid = p.oid AND (NOT indimmediate OR indisexclusion))
-			UNION ALL
-			SELECT FROM used u JOIN pg_catalog.pg_proc f ON f.oid = u.oid AND u.class = 'pg_catalog.pg_proc'::pg_catalog.regclass
-			JOIN pg_catalog.pg_language l ON l.oid = f.prolang AND l.lanname NOT IN ('internal', 'c'))`
 
 type localColumn struct {
 	Column

@@ -25,6 +25,7 @@ func TestRuns(t *testing.T) {
 		`CREATE DOMAIN s.small AS int CHECK (VALUE < 10) DEFAULT 1; CREATE DOMAIN s.less AS int CHECK (VALUE OPERATOR(s.<?) 3)`,
 		`CREATE TYPE s.inside AS (f s.few); CREATE EXTENSION citext SCHEMA s; CREATE EXTENSION "uuid-ossp" SCHEMA s`)
 	q := querier(t, uri).(*pgpipe.Pipe[int])
+	noticed := 0
 	for _, c := range []struct {
 		name    string
 		columns string
@@ -79,25 +80,38 @@ func TestRuns(t *testing.T) {
 		{"domain over a composite", `id int, v s.two`, ``, false, true},
 	} {
 		pgtest.Exec(t, uri, `CREATE TABLE s.t (`+c.columns+`)`)
-		if c.then != "" {
-			pgtest.Exec(t, uri, c.then)
-		}
 		relation := published("t", decoder.IdentityFull, "id")
 		if c.shape {
 			relation = published("t", decoder.IdentityFull, "id", "v")
 		}
 		table, err := Load(q, relation, false)
 		require.NoError(t, err)
+		if c.then != "" {
+			before := table
+			pgtest.Exec(t, uri, c.then)
+			if before.Runs && !c.runs {
+				_, err = q.Query(PinRunsSQL, before.Version.Table, before.Version.Runs)
+				require.ErrorContains(t, err, "22P02", c.name)
+				require.NoError(t, q.Recover())
+				noticed++
+			}
+			table, err = Load(q, relation, false)
+			require.NoError(t, err)
+		}
 		require.Equal(t, c.runs, table.Runs, c.name)
-		rows, err := q.Query(`SELECT (`+unnoticed+`) FROM pg_catalog.pg_class c WHERE c.oid = $1`, table.Version.Table)
+		require.Equal(t, c.runs, table.RowByRow == "", c.name)
+		rows, err := q.Query(`SELECT (`+noticedBy+`) FROM pg_catalog.pg_class c WHERE c.oid = $1`, table.Version.Table)
 		require.NoError(t, err)
-		require.Equal(t, c.runs || c.shape, string(rows[0][0]) == "t", c.name)
+		require.Equal(t, c.runs || c.shape, rows[0][0] == nil, c.name)
 		if c.runs || c.shape {
-			_, err = q.Query(PinRunsSQL, table.Version.Table)
+			_, err = q.Query(PinRunsSQL, table.Version.Table, "")
+			require.NoError(t, err, c.name)
+			_, err = q.Query(PinRunsSQL, table.Version.Table, table.Version.Runs)
 			require.NoError(t, err, c.name)
 		} else {
-			_, err = q.Query(PinRunsSQL, table.Version.Table)
+			_, err = q.Query(PinRunsSQL, table.Version.Table, "")
 			require.ErrorContains(t, err, "22P02", c.name)
+			require.NoError(t, q.Recover())
 		}
 		rows, err = q.Query(`SELECT count(*) FROM pg_catalog.pg_locks WHERE pid = pg_catalog.pg_backend_pid() AND relation IN ('s.t'::pg_catalog.regclass, pg_catalog.to_regclass('s.l1'), pg_catalog.to_regclass('s.l2'))`)
 		if c.runs || c.shape {
@@ -107,6 +121,8 @@ func TestRuns(t *testing.T) {
 		require.NoError(t, q.Recover())
 		pgtest.Exec(t, uri, `DROP TABLE s.t CASCADE`)
 	}
+
+	require.Equal(t, 8, noticed, "what came after the table was bound")
 
 	t.Run("without columns", func(t *testing.T) {
 		pgtest.Exec(t, uri, `CREATE TABLE s.t ()`)

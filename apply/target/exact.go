@@ -12,6 +12,9 @@ import (
 	"pgapply/internal/pgpipe"
 )
 
+// integrityClass is what the SQLSTATEs of rows begin with that a constraint refuses.
+const integrityClass = "23"
+
 // uniqueViolation is the SQLSTATE of a second row with one key.
 const uniqueViolation = "23505"
 

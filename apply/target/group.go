@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"go.uber.org/zap"
 
 	"pgapply/conflict"
@@ -57,6 +59,7 @@ const (
 	opInsert
 	opUpdate
 	opDelete
+	opAbsent
 	opLook
 	opTruncate
 	opPin
@@ -89,12 +92,16 @@ type token struct {
 	transaction *txn.Transaction
 	ordinal     int
 	table       *table
-	// rows is how many changes the statement is for; 0 stands for one.
-	rows int
+	// rows is how many rows a statement over arrays is for, and counts the changes that
+	// are done with it; of any other both are 0.
+	rows   int
+	counts counts
+	// statements is how many had been prepared when it was sent.
+	statements int
 }
 
 func (s *Session) token(op operation, t *table) token {
-	return token{op: op, transaction: s.current, ordinal: s.ordinal, table: t}
+	return token{op: op, transaction: s.current, ordinal: s.ordinal, table: t, statements: s.statements}
 }
 
 // patience is how often a transaction is tried with the suspects that the last try
@@ -102,8 +109,8 @@ func (s *Session) token(op operation, t *table) token {
 const patience = 8
 
 // Apply applies whole transactions in order and returns when they are committed.
-// Several become one target transaction; if that does not go through, they are
-// applied one by one. The error is a *ConnectionError, after which the session is
+// Several become one target transaction; if that does not go through, smaller groups of
+// them do, down to the one that the fault is in. The error is a *ConnectionError, after which the session is
 // of no use and only the origin knows what was committed, or a *TransactionError
 // of the first transaction that cannot be applied: those before it are committed.
 func (s *Session) Apply(group []*txn.Transaction) (Outcome, error) {
@@ -118,17 +125,40 @@ func (s *Session) Apply(group []*txn.Transaction) (Outcome, error) {
 	if connection, gone := errors.AsType[*ConnectionError](err); gone {
 		return Outcome{}, connection
 	}
-	s.log.Debug("apply one by one", zap.Int("transactions", len(group)), zap.Error(err))
-	s.outcome, s.exact = Outcome{Replayed: true}, true
+	s.outcome = Outcome{Replayed: true}
+	err = s.replay(group, err)
+	return s.outcome, err
+}
+
+// replay applies a group after a try that failed: in two halves, of which those that fail
+// are halved again, down to the transactions that the fault is in. These are applied
+// exactly. So one of them costs its group little, and every other one goes through as it
+// would have without it.
+func (s *Session) replay(group []*txn.Transaction, failed error) error {
+	s.log.Debug("apply in smaller groups", zap.Int("transactions", len(group)), zap.Error(failed))
 	if err := s.rollBack(); err != nil {
-		return s.outcome, err
+		return err
 	}
-	for i := range group {
-		if err := s.alone(group[i : i+1]); err != nil {
-			return s.outcome, err
+	if len(group) == 1 {
+		s.exact = true
+		defer func() { s.exact = false }()
+		return s.alone(group)
+	}
+	for _, half := range [...][]*txn.Transaction{group[:len(group)/2], group[len(group)/2:]} {
+		before := s.outcome.clone()
+		err := s.whole(half)
+		if err == nil {
+			continue
+		}
+		s.outcome = before
+		if connection, gone := errors.AsType[*ConnectionError](err); gone {
+			return connection
+		}
+		if err := s.replay(half, err); err != nil {
+			return err
 		}
 	}
-	return s.outcome, nil
+	return nil
 }
 
 // whole applies the group and ends it as its only or its last transaction says.
@@ -276,7 +306,7 @@ func (s *Session) commit(last *txn.Transaction) error {
 
 // settle reads what became of every change, and comes before a position is set.
 func (s *Session) settle() error {
-	if err := s.sendRun(); err != nil {
+	if err := s.sendBatches(); err != nil {
 		return err
 	}
 	if err := s.drain(0); err != nil {
@@ -318,11 +348,14 @@ func (s *Session) drain(limit int) error {
 		if !some {
 			return nil
 		}
+		s.confirmed = max(s.confirmed, result.Token.statements)
 		switch token := result.Token; token.op {
-		case opInsert:
-			s.inserted(token, result.Tag.RowsAffected())
-		case opUpdate, opDelete:
-			s.changed(token, result.Tag.RowsAffected())
+		case opInsert, opUpdate, opDelete, opAbsent:
+			if rows := result.Tag.RowsAffected(); token.rows > 0 {
+				s.merged(token, rows)
+			} else {
+				s.changed(token, rows)
+			}
 		case opLook:
 			if err := s.looked(token, result.Rows); err != nil {
 				return err
@@ -343,37 +376,46 @@ func (s *Session) drain(limit int) error {
 	return nil
 }
 
-// changed counts the rows of an UPDATE or DELETE that was sent without waiting. One
-// row is as it should be, or none where a look decided for the local row; anything
-// else wants a closer look.
+// merged counts the changes of a statement over arrays. Nothing may keep out one of its
+// rows.
+func (s *Session) merged(token token, rows int64) {
+	s.outcome.Inserts += int64(token.counts.inserts)
+	s.outcome.Updates += int64(token.counts.updates)
+	s.outcome.Deletes += int64(token.counts.deletes)
+	expected := int64(token.rows)
+	if token.op == opAbsent {
+		expected = 0
+	}
+	if rows != expected {
+		s.doubt = true
+	}
+}
+
+// changed counts the rows of a change that was sent without waiting. An INSERT may be
+// kept out by a trigger. Of an UPDATE or DELETE one row is as it should be, or none where
+// a look decided for the local row; anything else wants a closer look.
 func (s *Session) changed(token token, rows int64) {
-	if s.kept {
+	switch {
+	case token.op == opInsert:
+		s.outcome.Inserts += rows
+		return
+	case s.kept:
 		s.kept = false
 		if rows == 0 {
 			return
 		}
-	} else if rows == int64(max(token.rows, 1)) {
-		if token.op == opUpdate {
-			s.outcome.Updates += rows
-		} else {
-			s.outcome.Deletes += rows
-		}
+	case rows == 1 && token.op == opUpdate:
+		s.outcome.Updates++
+		return
+	case rows == 1:
+		s.outcome.Deletes++
 		return
 	}
 	s.doubtful(token)
 	s.doubt = true
 }
 
-// inserted counts the rows of an INSERT. A trigger may keep a single one out; nothing
-// may keep out one of a run.
-func (s *Session) inserted(token token, rows int64) {
-	s.outcome.Inserts += rows
-	if token.rows > 0 && rows != int64(token.rows) {
-		s.doubt = true
-	}
-}
-
-// doubtful makes the change of a statement a suspect. Which one of a run it is, is not
+// doubtful makes the change of a statement a suspect. Which one of many it is, is not
 // known: that comes out when they are sent one by one.
 func (s *Session) doubtful(token token) {
 	if token.rows == 0 {
@@ -387,11 +429,14 @@ func (s *Session) rejected(token token, err error) error {
 	if lost(err) {
 		return &ConnectionError{Err: err}
 	}
+	if server, ok := errors.AsType[*pgconn.PgError](err); !ok || !strings.HasPrefix(server.Code, integrityClass) {
+		s.stale = true
+	}
 	if token.transaction == nil {
 		return err // of no transaction: a query between two
 	}
 	switch token.op {
-	case opInsert, opUpdate, opDelete, opLook:
+	case opInsert, opUpdate, opDelete, opAbsent, opLook:
 		s.doubtful(token)
 		return fmt.Errorf("%w: %s", errNotSure, describe(err, true))
 	case opPin:
@@ -406,13 +451,14 @@ func (s *Session) rejected(token token, err error) error {
 }
 
 // rollBack undoes whatever is open and makes the session as new: no transaction,
-// no position that a later commit could carry (invariant I4), no bindings.
+// no position that a later commit could carry (invariant I4), and no bindings, unless
+// only the rows were at fault.
 func (s *Session) rollBack() error {
 	if err := s.pipe.Recover(); err != nil {
 		return verdict(err)
 	}
 	s.current, s.doubt, s.kept, s.records = nil, false, false, nil
-	s.gathered.forget()
+	s.batches.forget()
 	s.announced = s.announced[:0]
 	if s.pipe.TxStatus() != 'I' {
 		if err := s.control(opOther, rollbackStatement); err != nil {
@@ -425,7 +471,12 @@ func (s *Session) rollBack() error {
 			return err
 		}
 	}
-	s.forgetAll()
+	if s.stale {
+		s.forgetAll()
+		s.stale = false
+	} else {
+		s.forgetUnconfirmed()
+	}
 	return s.finish()
 }
 

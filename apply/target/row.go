@@ -22,11 +22,12 @@ type table struct {
 	insert  *prepared
 	updates []*prepared
 	deletes []*prepared
-	// runs are the statements of runs.
-	runs []*prepared
+	// nets are the statements over arrays, and batch the changes that wait for them.
+	nets  []*prepared
+	batch *batch
 	// pinned is the target transaction, by its number, that has pinned the table.
 	pinned int
-	// runsPinned is the one that has pinned that it takes runs.
+	// runsPinned is the one that has pinned that it takes batches.
 	runsPinned int
 	// unique are its unique indexes, read when a conflict asks for them.
 	unique []catalog.UniqueIndex
@@ -37,8 +38,10 @@ type table struct {
 // prepared is a statement as the server knows it.
 type prepared struct {
 	statement
-	name  string
-	shape shape
+	name string
+	// number is that of the last statement that was prepared for it.
+	number int
+	shape  shape
 	// look precedes the change of a watched table, see foreign.go.
 	look *prepared
 }
@@ -55,12 +58,12 @@ const windowRows = 1024
 func (s *Session) change(change txn.Change) error {
 	switch message := change.Message.(type) {
 	case *decoder.Truncate:
-		if err := s.sendRun(); err != nil {
+		if err := s.sendBatches(); err != nil {
 			return err
 		}
 		return s.truncate(change.Relations, message)
 	case *decoder.LogicalMessage:
-		if err := s.sendRun(); err != nil {
+		if err := s.sendBatches(); err != nil {
 			return err
 		}
 		return s.message(message)
@@ -123,7 +126,7 @@ func (s *Session) table(relation *decoder.Relation) (*table, error) {
 		t.relation = relation
 		return t, nil
 	}
-	if err := s.sendRun(); err != nil {
+	if err := s.sendBatches(); err != nil {
 		return nil, err
 	}
 	if t != nil {
@@ -198,7 +201,7 @@ func (s *Session) forget(t *table) {
 	if t.insert != nil {
 		s.drop(t.insert)
 	}
-	for _, list := range [][]*prepared{t.updates, t.deletes, t.runs} {
+	for _, list := range [][]*prepared{t.updates, t.deletes, t.nets} {
 		for _, p := range list {
 			s.drop(p)
 		}
@@ -210,6 +213,25 @@ func (s *Session) forget(t *table) {
 func (s *Session) forgetAll() {
 	for _, t := range s.tables {
 		s.forget(t)
+	}
+}
+
+// forgetUnconfirmed drops the statements that the server may not have.
+func (s *Session) forgetUnconfirmed() {
+	unconfirmed := func(p *prepared) bool {
+		if p.number > s.confirmed {
+			s.drop(p)
+			return true
+		}
+		return false
+	}
+	for _, t := range s.tables {
+		if t.insert != nil && unconfirmed(t.insert) {
+			t.insert = nil
+		}
+		for _, list := range []*[]*prepared{&t.updates, &t.deletes, &t.nets} {
+			*list = slices.DeleteFunc(*list, unconfirmed)
+		}
 	}
 }
 
@@ -293,6 +315,7 @@ func (s *Session) prepareChange(t *table, op operation, policy conflict.Policy, 
 	p := s.prepareStatement(t, op, change, s.shape)
 	if watched {
 		p.look = s.prepareStatement(t, opLook, s.lookStatement(t, op, policy, search, newer), nil)
+		p.number = p.look.number
 	}
 	return p
 }
@@ -329,7 +352,7 @@ func find(list []*prepared, wanted shape) *prepared {
 
 func (s *Session) prepareStatement(t *table, op operation, statement statement, shape shape) *prepared {
 	s.statements++
-	p := &prepared{statement: statement, name: "s" + strconv.Itoa(s.statements), shape: append(shape[:0:0], shape...)}
+	p := &prepared{statement: statement, name: "s" + strconv.Itoa(s.statements), number: s.statements, shape: append(shape[:0:0], shape...)}
 	s.pipe.Prepare(s.token(op, t), p.name, p.sql, p.types)
 	return p
 }
@@ -397,6 +420,7 @@ func (s *Session) truncate(relations []*decoder.Relation, message *decoder.Trunc
 	if message.RestartIdentity {
 		sql += " RESTART IDENTITY"
 	}
+	s.stale = true // for who rolls back, and has bound them anew meanwhile
 	p := s.prepareStatement(named, opTruncate, statement{sql: sql}, nil)
 	if err := s.execute(named, opTruncate, p, nil, nil); err != nil {
 		return s.failure(decoder.TypeTruncate, named.relation, err)

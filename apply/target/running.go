@@ -85,7 +85,7 @@ func (s *Session) enter(subxid uint32, position int64) error {
 	if known || len(r.savepoints) == mostSavepoints {
 		return nil
 	}
-	if err := s.sendRun(); err != nil {
+	if err := s.sendBatches(); err != nil {
 		return err
 	}
 	r.savepoints = append(r.savepoints, savepointAt{subxid, position})
@@ -109,7 +109,7 @@ func (s *Session) Undo(position int64) error {
 	if i < 0 {
 		return errOutOfTurn
 	}
-	if err := s.sendRun(); err != nil {
+	if err := s.sendBatches(); err != nil {
 		return err
 	}
 	if err := s.savepoint(opUndo, "ROLLBACK TO SAVEPOINT", i); err != nil {
@@ -129,7 +129,7 @@ func (s *Session) Undo(position int64) error {
 
 // Settle waits until the target has done all that was sent.
 func (s *Session) Settle() error {
-	if err := s.sendRun(); err != nil {
+	if err := s.sendBatches(); err != nil {
 		return err
 	}
 	if err := s.drain(0); err != nil {

@@ -53,6 +53,9 @@ type Options struct {
 	DatabaseOID uint32
 	// Fence keeps the session from writing beside a later runner's.
 	Fence Fence
+	// MaxBatch bounds, in bytes, the changes that wait to be sent as one statement for
+	// each table and kind. With 0 each change is a statement of its own.
+	MaxBatch int
 	// Policies decide conflicts.
 	Policies conflict.Policies
 	// Node and PublisherNode are the system identifiers of the two servers.
@@ -138,8 +141,10 @@ type Session struct {
 	own []string
 	// tables by the publisher's relation ID.
 	tables map[uint32]*table
-	// statements counts the prepared statements ever made, for their names.
-	statements int
+	// statements counts the prepared statements ever made, which are named by their
+	// numbers, and confirmed those up to which the server is known to have them: after an
+	// error it has skipped the later ones.
+	statements, confirmed int
 	// exact: the transaction in work is applied alone, and what is known of its
 	// suspects counts.
 	exact bool
@@ -148,6 +153,8 @@ type Session struct {
 	suspects map[*txn.Transaction]map[int]bool
 	// doubt: this try has found some, so it must not commit.
 	doubt bool
+	// stale: the tables may not be what they were bound to.
+	stale bool
 	// current is the transaction whose changes are being sent, ordinal the number of
 	// the change in it.
 	current *txn.Transaction
@@ -166,8 +173,8 @@ type Session struct {
 	// who wrote the row; kept says that the last look decided for the local row.
 	looks map[uint32]int
 	kept  bool
-	// gathered are the changes that will be one statement.
-	gathered run
+	// batches are the changes that wait to be sent.
+	batches batches
 	// running is the transaction that is applied while it arrives, if one is.
 	running running
 

@@ -77,6 +77,7 @@ func (v *verb) engineFlags(options *apply.Options) {
 		flags.IntVar(&options.MaxGroup.Transactions, "max-group-transactions", options.MaxGroup.Transactions, "at most `N` transactions share a target transaction while behind; 1 for none")
 		flags.IntVar(&options.MaxGroup.Rows, "max-group-rows", options.MaxGroup.Rows, "at most `N` rows in such a group")
 		flags.Var(size{&options.MaxGroup.Bytes}, "max-group-bytes", "at most `SIZE` of changes in such a group")
+		flags.Var(size{&options.MaxBatch}, "max-batch", "at most `SIZE` of changes that become one statement for each table and kind; 0 sends each by itself")
 		flags.DurationVar(&options.MaxGroup.Age, "max-group-age", options.MaxGroup.Age, "longest `TIME` between the first and the last commit of such a group")
 	})
 	v.group("Conflicts", func(flags *pflag.FlagSet) {

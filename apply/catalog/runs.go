@@ -1,0 +1,92 @@
+package catalog
+
+import "fmt"
+
+// Which tables take runs: several changes as one statement, and in any order. Those on
+// which nothing notices it: no rule or trigger that is enabled for replicated changes, on
+// it or a partition, no constraint that is looked at later or row by row, and no function
+// that may look at the table, where a statement shows it other rows than the changes
+// would: it sees the table as it was before the statement, or, called by the check of a
+// domain, before the first row, since that is when the arrays are read.
+//
+// Nobody can tell where a function looks, whatever it says of its volatility. So all are
+// trusted that are part of PostgreSQL, or written in C as those of types and their
+// operators are, and no other: none that the table, its partitions, indexes, checks,
+// defaults and generated columns depend on, directly, through an operator, or by the
+// check of a domain.
+
+// family is the table c and its partitions, as p(oid). It locks no partition, of which
+// there may be more than a transaction can lock.
+const family = `p(oid) AS (
+				SELECT c.oid
+				UNION ALL
+				SELECT i.inhrelid FROM p JOIN pg_catalog.pg_inherits i ON i.inhparent = p.oid WHERE c.relkind = 'p'
+			)`
+
+// uses is everything that the family depends on, as used(class, oid).
+const uses = `used(class, oid) AS (
+				SELECT o.class, o.oid FROM p CROSS JOIN LATERAL (
+					SELECT 'pg_catalog.pg_class'::pg_catalog.regclass, p.oid
+					UNION ALL SELECT 'pg_catalog.pg_class'::pg_catalog.regclass, indexrelid FROM pg_catalog.pg_index WHERE indrelid = p.oid
+					UNION ALL SELECT 'pg_catalog.pg_constraint'::pg_catalog.regclass, oid FROM pg_catalog.pg_constraint WHERE conrelid = p.oid AND contype = 'c'
+					UNION ALL SELECT 'pg_catalog.pg_attrdef'::pg_catalog.regclass, oid FROM pg_catalog.pg_attrdef WHERE adrelid = p.oid
+				) o(class, oid)
+				UNION
+				SELECT o.class, o.oid FROM used u CROSS JOIN LATERAL (
+					SELECT refclassid::pg_catalog.regclass, refobjid FROM pg_catalog.pg_depend WHERE classid = u.class AND objid = u.oid
+					UNION ALL SELECT 'pg_catalog.pg_constraint'::pg_catalog.regclass, oid FROM pg_catalog.pg_constraint
+						WHERE u.class = 'pg_catalog.pg_type'::pg_catalog.regclass AND contypid = u.oid
+				) o(class, oid)
+			)`
+
+// noticedBy names something by which the table c does not take runs; NULL for nothing.
+const noticedBy = `(WITH RECURSIVE ` + family + `, ` + uses + `
+			SELECT 'rule "' || rulename || '"' FROM p JOIN pg_catalog.pg_rewrite ON ev_class = p.oid AND ev_enabled IN ('A', 'R')
+			UNION ALL
+			SELECT 'trigger "' || tgname || '"' FROM p JOIN pg_catalog.pg_trigger ON tgrelid = p.oid AND tgenabled IN ('A', 'R')
+			UNION ALL
+			SELECT 'constraint "' || x.relname || '", which is deferrable or excludes'
+			FROM p JOIN pg_catalog.pg_index i ON i.indrelid = p.oid AND (NOT i.indimmediate OR i.indisexclusion) JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid
+			UNION ALL
+			SELECT 'function "' || f.proname || '", which may look at the table'
+			FROM used u JOIN pg_catalog.pg_proc f ON f.oid = u.oid AND u.class = 'pg_catalog.pg_proc'::pg_catalog.regclass
+			JOIN pg_catalog.pg_language l ON l.oid = f.prolang AND l.lanname NOT IN ('internal', 'c')
+			LIMIT 1)`
+
+// familyVersion is a hash of who wrote the catalog rows of what there is on the family.
+const familyVersion = `pg_catalog.hash_array_extended(ARRAY(SELECT w.xid::pg_catalog.text::pg_catalog.int8 FROM p CROSS JOIN LATERAL (
+				SELECT xmin FROM pg_catalog.pg_rewrite WHERE ev_class = p.oid
+				UNION ALL SELECT xmin FROM pg_catalog.pg_trigger WHERE tgrelid = p.oid
+				UNION ALL SELECT xmin FROM pg_catalog.pg_index WHERE indrelid = p.oid
+				UNION ALL SELECT xmin FROM pg_catalog.pg_constraint WHERE conrelid = p.oid
+				UNION ALL SELECT xmin FROM pg_catalog.pg_attrdef WHERE adrelid = p.oid
+				UNION ALL SELECT p.oid::pg_catalog.text::pg_catalog.xid
+			) w(xid)), 0)::pg_catalog.text`
+
+// runsVersion is familyVersion where table c depends on nothing else that could come to
+// notice: a type or a function that somebody made may change beside the table. It is
+// empty else.
+const runsVersion = `(WITH RECURSIVE ` + family + `, ` + uses + `
+			SELECT CASE WHEN NOT EXISTS (SELECT FROM used WHERE class NOT IN ('pg_catalog.pg_class', 'pg_catalog.pg_constraint', 'pg_catalog.pg_attrdef', 'pg_catalog.pg_namespace'))
+				THEN ` + familyVersion + ` ELSE '' END)`
+
+// PinRunsSQL fails with SQLSTATE 22P02 when the table with the OID $1 may no longer take
+// runs; $2 is the Runs of its Version. Like [PinSQL] it follows a statement that has locked
+// the table. That one does not see what comes and goes beside the table's own catalog row.
+const PinRunsSQL = `SELECT (CASE WHEN (SELECT CASE WHEN $2 = '' THEN ` + noticedBy + ` IS NULL
+		ELSE $2 = (WITH RECURSIVE ` + family + ` SELECT ` + familyVersion + `) END FROM pg_catalog.pg_class c WHERE c.oid = $1::pg_catalog.oid)
+	THEN '1' ELSE 'the table was changed' END)::pg_catalog.int4`
+
+// settleRuns decides whether the table takes runs, by what was found on it and by its
+// columns.
+func (t *Table) settleRuns() {
+	if len(t.Columns) == 0 {
+		t.RowByRow = "no columns"
+	}
+	for i := range t.Columns {
+		if t.RowByRow == "" && t.Columns[i].ArrayOID == 0 {
+			t.RowByRow = fmt.Sprintf("column %q, an array or composite", t.Columns[i].Name)
+		}
+	}
+	t.Runs = t.RowByRow == ""
+}
