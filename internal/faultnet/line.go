@@ -1,15 +1,19 @@
 package faultnet
 
 import (
+	"bytes"
 	"io"
+	"sync/atomic"
 	"time"
 )
 
-// A line holds up to lineChunks reads of lineChunk bytes. Beyond that it stops
-// reading, and TCP pushes back on the sender.
+// A line holds up to lineBytes, in up to lineChunks pieces as they were read. Beyond
+// that it stops reading, and TCP pushes back on the sender. There is room for many
+// small pieces: how a sender divides what it writes is not to cost throughput.
 const (
 	lineChunk  = 32 << 10
-	lineChunks = 64
+	lineBytes  = 64 * lineChunk
+	lineChunks = 1 << 14
 )
 
 // line is one direction of a link with latency: what fill reads from a connection
@@ -18,7 +22,9 @@ type line struct {
 	delay  func() time.Duration
 	done   <-chan struct{} // the session has ended
 	chunks chan chunk
-	rest   []byte // of the chunk being read
+	held   atomic.Int64  // bytes in chunks
+	taken  chan struct{} // holds one: held has become less
+	rest   []byte        // of the chunk being read
 }
 
 type chunk struct {
@@ -27,26 +33,41 @@ type chunk struct {
 }
 
 func newLine(delay func() time.Duration, done <-chan struct{}) *line {
-	return &line{delay: delay, done: done, chunks: make(chan chunk, lineChunks)}
+	return &line{delay: delay, done: done, chunks: make(chan chunk, lineChunks), taken: make(chan struct{}, 1)}
 }
 
 // fill reads until the connection or the session ends.
 func (l *line) fill(from io.Reader) {
 	defer close(l.chunks)
+	buffer := make([]byte, lineChunk)
 	for {
-		data := make([]byte, lineChunk)
-		n, err := from.Read(data)
-		if n > 0 {
-			select {
-			case l.chunks <- chunk{time.Now().Add(l.delay()), data[:n]}:
-			case <-l.done:
-				return
-			}
+		n, err := from.Read(buffer)
+		if n > 0 && !l.hold(chunk{time.Now().Add(l.delay()), bytes.Clone(buffer[:n])}) {
+			return
 		}
 		if err != nil {
 			return
 		}
 	}
+}
+
+// hold takes a chunk into the line, and returns when there is room for more, or false
+// when the session has ended.
+func (l *line) hold(c chunk) bool {
+	l.held.Add(int64(len(c.data)))
+	select {
+	case l.chunks <- c:
+	case <-l.done:
+		return false
+	}
+	for l.held.Load() >= lineBytes {
+		select {
+		case <-l.taken:
+		case <-l.done:
+			return false
+		}
+	}
+	return true
 }
 
 // Read implements io.Reader for the pump at the other end.
@@ -63,25 +84,38 @@ func (l *line) Read(p []byte) (int, error) {
 	return n, nil
 }
 
+// next waits for the next chunk, and until it is due.
 func (l *line) next() ([]byte, error) {
 	select {
 	case c, ok := <-l.chunks:
 		if !ok {
 			return nil, io.EOF
 		}
-		wait := time.Until(c.due)
-		if wait <= 0 {
-			return c.data, nil
-		}
-		timer := time.NewTimer(wait)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-			return c.data, nil
-		case <-l.done:
+		if !l.rests(time.Until(c.due)) {
 			return nil, io.EOF
 		}
+		l.held.Add(-int64(len(c.data)))
+		select {
+		case l.taken <- struct{}{}:
+		default:
+		}
+		return c.data, nil
 	case <-l.done:
 		return nil, io.EOF
+	}
+}
+
+// rests waits, and reports false when the session ended first.
+func (l *line) rests(wait time.Duration) bool {
+	if wait <= 0 {
+		return true
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-l.done:
+		return false
 	}
 }

@@ -244,22 +244,34 @@ func TestDelayHoldsBackBothWays(t *testing.T) {
 }
 
 func TestDelayCostsLatencyNotThroughput(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := newLine(func() time.Duration { return time.Second }, nil)
-		from, to := io.Pipe()
-		begun := time.Now()
-		go l.fill(from)
-		go func() {
-			for range 2 * lineChunks {
-				_, _ = to.Write([]byte("x"))
-			}
-			to.Close()
-		}()
-		received, err := io.ReadAll(l)
-		require.NoError(t, err)
-		require.Len(t, received, 2*lineChunks)
-		require.Equal(t, 2*time.Second, time.Since(begun), "one second for each full line")
-	})
+	const delay = time.Second
+	for name, test := range map[string]struct {
+		pieces, size int
+		takes        time.Duration
+	}{
+		"many small pieces travel together":      {pieces: 8000, size: 1, takes: delay},
+		"large pieces travel together":           {pieces: lineBytes / lineChunk, size: lineChunk, takes: delay},
+		"what does not fit waits for its sender": {pieces: 2 * lineBytes / lineChunk, size: lineChunk, takes: 2 * delay},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newLine(func() time.Duration { return delay }, nil)
+				from, to := io.Pipe()
+				begun := time.Now()
+				go l.fill(from)
+				go func() {
+					for range test.pieces {
+						_, _ = to.Write(make([]byte, test.size))
+					}
+					to.Close()
+				}()
+				received, err := io.ReadAll(l)
+				require.NoError(t, err)
+				require.Len(t, received, test.pieces*test.size)
+				require.Equal(t, test.takes, time.Since(begun))
+			})
+		})
+	}
 }
 
 func TestRefuseAndDropAll(t *testing.T) {
