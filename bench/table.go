@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -18,8 +19,7 @@ func (w workload) table(results []*result) string {
 }
 
 // drainTable compares each contender with decode-only and with the quickest native
-// one. Decode-only that gets streamed changes is another thing than without, but the
-// publisher's work is the same.
+// one.
 func drainTable(results []*result) string {
 	seconds := func(m measure) float64 { return m.Drain }
 	target := func(m measure) float64 { return m.TargetCPU }
@@ -43,7 +43,20 @@ func drainTable(results []*result) string {
 		row[9] = fmt.Sprintf("%.2f", r.of(func(m measure) float64 { return m.Start }).median)
 		rows = append(rows, row)
 	}
-	return grid(rows)
+	return grid(rows) + slowed(results)
+}
+
+// slowed says what a slow link to the target costs.
+func slowed(results []*result) string {
+	seconds := func(m measure) float64 { return m.Drain }
+	local := slices.IndexFunc(results, func(r *result) bool { return r.Contender == pgapply })
+	var text strings.Builder
+	for _, r := range results {
+		if strings.HasPrefix(r.Contender, pgapply+"+rtt=") && local >= 0 {
+			fmt.Fprintf(&text, "\n%s has %.0f %% of the local speed.\n", r.Contender, 100*results[local].of(seconds).median/r.of(seconds).median)
+		}
+	}
+	return text.String()
 }
 
 // lagTable compares with the native subscription that is quickest to have it.
@@ -70,7 +83,7 @@ func lagTable(results []*result) string {
 // latencyTable has the quantiles of each round, and their spread over the rounds.
 func latencyTable(results []*result) string {
 	quantiles := []float64{0.5, 0.95, 0.99}
-	rows := [][]string{{"", "p50 ms", "p95 ms", "p99 ms", "p50 / native"}}
+	rows := [][]string{{"", "p50 ms", "p95 ms", "p99 ms", "p50 / native", "publisher CPU s", "target CPU s", "own CPU s"}}
 	at := func(q float64) func(measure) float64 {
 		return func(m measure) float64 { return 1000 * quantileOf(m.Latencies, q) }
 	}
@@ -80,7 +93,11 @@ func latencyTable(results []*result) string {
 		for _, q := range quantiles {
 			row = append(row, r.of(at(q)).String())
 		}
-		row = append(row, "")
+		row = append(row, "", r.of(func(m measure) float64 { return m.PublisherCPU }).String(),
+			r.of(func(m measure) float64 { return m.TargetCPU }).String(), "")
+		if kindOf(r) != native {
+			row[7] = r.of(func(m measure) float64 { return m.OwnCPU }).String()
+		}
 		if best != nil {
 			row[4] = ratio(r.of(at(0.5)), best.of(at(0.5)))
 		}
@@ -89,8 +106,7 @@ func latencyTable(results []*result) string {
 	return grid(rows)
 }
 
-// find is the result of one kind whose median is least, nil when there is none. A
-// pgapply behind a slow link is no such kind.
+// find is the result of one kind whose median is least, nil when there is none.
 func find(results []*result, kind string, figure func(measure) float64) (best *result) {
 	for _, r := range results {
 		if kindOf(r) == kind && (best == nil || r.of(figure).median < best.of(figure).median) {

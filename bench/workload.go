@@ -80,6 +80,24 @@ func workloads() []workload {
 			fill:       `DO $$ BEGIN FOR i IN 0..999 LOOP UPDATE rows SET a = a + 1 WHERE id = 1 + i::bigint * 7919 % 100000; COMMIT; END LOOP; END $$`,
 			contenders: mustParse("decode,native,pgapply,pgapply+binary"),
 		},
+		{
+			name: "W9", title: "idle latency: 200 transactions, 50 ms apart",
+			schema: ticksSchema, target: ticksTarget, tables: []string{"ticks"},
+			reset: []string{`TRUNCATE ticks`}, live: latencies,
+			contenders: mustParse("native,pgapply"),
+		},
+		{
+			name: "L3", title: "lag after the commit of one 1,000,000-row insert",
+			schema: rowsSchema(0), tables: []string{"rows"},
+			reset: []string{`TRUNCATE rows`}, live: lagBehind(insertMillion),
+			contenders: mustParse("native+streaming=parallel,pgapply"),
+		},
+		{
+			name: "L4", title: "lag after the commit of one 300,000-row update",
+			schema: rowsSchema(300_000), tables: []string{"rows"},
+			reset: []string{`TRUNCATE rows`, rowsSchema(300_000)[1], `VACUUM ANALYZE rows`}, live: lagBehind(updateAll),
+			contenders: mustParse("native+streaming=parallel,pgapply"),
+		},
 	}
 }
 
