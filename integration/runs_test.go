@@ -89,14 +89,13 @@ func TestRunsOfAllTypes(t *testing.T) {
 	})
 }
 
-// statements is how many statements that many changes come in: runs of 1000, and what is
-// left over one by one if it is fewer than 4.
+// statements is how many statements that many changes come in: one for all, unless they
+// are fewer than 4.
 func statements(rows int) int {
-	left := rows % 1000
-	if left >= 4 {
-		left = 1
+	if rows < 4 {
+		return rows
 	}
-	return rows/1000 + left
+	return 1
 }
 
 // TestRunsOfAwkwardChanges: whatever a run cannot do, or ends it, comes out as if it had

@@ -166,6 +166,7 @@ func (g *generator) engines() {
 	for i, name := range modes {
 		way, binary := pick(g, streaming), g.script.binary && g.chance(40)
 		limits, memory, workers := apply.DefaultOptions().MaxGroup, apply.DefaultOptions().MemoryLimit, apply.DefaultOptions().Workers
+		batch := pick(g, []int64{apply.DefaultOptions().MaxBatch, apply.DefaultOptions().MaxBatch, 0, 100, 700})
 		mode := Mode{Name: name}
 		var more string
 		switch {
@@ -191,11 +192,14 @@ func (g *generator) engines() {
 			mode.Options += ", two-phase"
 			g.use(name + " two-phase")
 		}
+		if batch != apply.DefaultOptions().MaxBatch {
+			more += fmt.Sprintf(", max-batch=%d", batch)
+		}
 		mode.Options += more
 		g.use(name + " streaming " + way)
 		immediate := mode.AtOnce && g.servers.Publisher >= 16
 		mode.Change = func(o *apply.Options) {
-			o.Streaming, o.Binary, o.MaxGroup, o.MemoryLimit, o.Workers, o.TwoPhase = way, binary, limits, memory, workers, twoPhase
+			o.Streaming, o.Binary, o.MaxGroup, o.MaxBatch, o.MemoryLimit, o.Workers, o.TwoPhase = way, binary, limits, batch, memory, workers, twoPhase
 			if immediate {
 				o.Source += "&options=-c%20debug_logical_replication_streaming%3Dimmediate"
 			}
