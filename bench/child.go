@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -91,6 +92,7 @@ func (c *child) peak() (int64, error) { return peakMemory(c.process.command.Proc
 
 func (c *child) stop(context.Context) (time.Duration, error) {
 	err := c.process.end()
+	c.measure.tally = c.process.tally
 	if c.proxy != nil {
 		c.proxy.Close()
 	}
@@ -105,6 +107,18 @@ type process struct {
 	done    chan struct{} // closed when it says that it is done
 	exited  chan struct{} // closed when it is gone, with
 	err     error         // what that came to
+	tally   tally         // and what it said last
+}
+
+// A child says what is a line of its own on standard output: that decode is done, and
+// in the end pgapply's tally.
+const saidDone = "done"
+
+// tally is what pgapply has counted.
+type tally struct {
+	Transactions int64 `json:"transactions,omitempty"`
+	Groups       int64 `json:"groups,omitempty"`  // of the target's transactions
+	Replays      int64 `json:"replays,omitempty"` // of groups, one transaction after the other
 }
 
 func launch(kind string, j job) (*process, error) {
@@ -132,13 +146,25 @@ func launch(kind string, j job) (*process, error) {
 	p.input = input
 	go func() {
 		defer close(p.exited)
-		// It has one thing to say.
-		if n, _ := output.Read(make([]byte, 1)); n > 0 {
-			close(p.done)
-		}
-		p.err = p.command.Wait()
+		err := p.listen(output)
+		p.err = errors.Join(p.command.Wait(), err)
 	}()
 	return p, nil
+}
+
+// listen hears what the process says, until it has closed its output.
+func (p *process) listen(output io.Reader) error {
+	lines := bufio.NewScanner(output)
+	for lines.Scan() {
+		if lines.Text() == saidDone {
+			close(p.done)
+			continue
+		}
+		if err := json.Unmarshal(lines.Bytes(), &p.tally); err != nil {
+			return fmt.Errorf("it said %q: %w", lines.Text(), err)
+		}
+	}
+	return lines.Err()
 }
 
 // end ends the process in order, and waits for it.

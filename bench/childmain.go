@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"runtime/pprof"
@@ -71,7 +72,11 @@ func runApply(ctx context.Context, j job) error {
 	if err != nil {
 		return err
 	}
-	return engine.Run(ctx)
+	if err := engine.Run(ctx); err != nil {
+		return err
+	}
+	status := engine.Status()
+	return json.NewEncoder(os.Stdout).Encode(tally{Transactions: status.Transactions, Groups: status.Groups, Replays: status.Replays})
 }
 
 // runDecode receives the backlog as pgapply does, with its coalesced reads, and
@@ -103,7 +108,7 @@ func runDecode(ctx context.Context, j job) error {
 		stream.Report(source.Position{Flushed: end, Applied: end}, false)
 		if end > j.Until {
 			j.Until = lsn.LSN(^uint64(0))
-			if _, err := os.Stdout.WriteString("."); err != nil {
+			if _, err := fmt.Println(saidDone); err != nil {
 				return err
 			}
 		}

@@ -65,7 +65,7 @@ func (d *drain) run(ctx context.Context, r runner) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, d.arrivals.close()) }()
+	defer d.arrivals.close()
 	meter, err := startMeter(ctx, d)
 	if err != nil {
 		return err

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -17,7 +18,8 @@ type listener struct {
 	conn   *pgx.Conn
 	cancel context.CancelFunc
 	heard  chan time.Time
-	gone   chan error // why the goroutine that listens has ended
+	gone   chan struct{} // closed when the goroutine that listens has ended, with
+	err    error         // why
 	// done and ended are the running contender's.
 	done, ended <-chan struct{}
 }
@@ -31,12 +33,11 @@ func listen(ctx context.Context, uri string) (*listener, error) {
 		return nil, errors.Join(err, conn.Close(ctx))
 	}
 	listening, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	l := &listener{conn: conn, cancel: cancel, heard: make(chan time.Time, 16), gone: make(chan error, 1)}
+	l := &listener{conn: conn, cancel: cancel, heard: make(chan time.Time, 16), gone: make(chan struct{})}
 	go func() {
+		defer close(l.gone)
 		for {
-			_, err := conn.WaitForNotification(listening)
-			if err != nil {
-				l.gone <- err
+			if _, l.err = conn.WaitForNotification(listening); l.err != nil {
 				return
 			}
 			l.heard <- time.Now()
@@ -54,15 +55,15 @@ func (l *listener) wait(ctx context.Context) (time.Time, error) {
 		return time.Now(), nil
 	case <-l.ended:
 		return time.Time{}, errors.New("it has ended by itself")
+	case <-l.gone:
+		return time.Time{}, fmt.Errorf("listen for the end of the backlog: %w", l.err)
 	case <-ctx.Done():
 		return time.Time{}, context.Cause(ctx)
 	}
 }
 
-func (l *listener) close() error {
+func (l *listener) close() {
 	l.cancel()
-	if err := <-l.gone; !errors.Is(err, context.Canceled) {
-		return err
-	}
-	return l.conn.Close(context.Background())
+	<-l.gone
+	_ = l.conn.Close(context.Background()) // the cancelled wait has broken it
 }

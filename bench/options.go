@@ -31,7 +31,7 @@ func parseOptions(arguments []string) (o options, err error) {
 		"each with +binary, +streaming=off|on|parallel, and pgapply with +workers=N, +group=N (transactions) and +rtt=30ms")
 	lag := flags.Bool("lag", false, "only L3 and L4: the lag after the commit of one large transaction")
 	flags.IntVar(&o.rounds, "rounds", 3, "how often each contender has its turn")
-	flags.IntVar(&o.major, "major", 18, "PostgreSQL major of both servers")
+	flags.IntVar(&o.major, "major", 18, "PostgreSQL `MAJOR` of both servers, 15 or later")
 	flags.DurationVar(&o.rtt, "rtt", 0, "let pgapply also run with this round-trip time between it and the target")
 	flags.BoolVar(&o.cold, "cold", false, "a target with small shared_buffers whose files are not in the page cache when a drain begins")
 	flags.BoolVar(&o.track, "track-commit-timestamp", false, "turn the target's setting of that name on")
@@ -47,6 +47,9 @@ func parseOptions(arguments []string) (o options, err error) {
 	}
 	if flags.NArg() > 0 || o.rounds < 1 {
 		return o, fmt.Errorf("usage: bench [flags], with at least one round: see bench -help")
+	}
+	if o.major < 15 {
+		return o, fmt.Errorf("before 15 a trigger that a native subscription fires notifies nobody of the end of the backlog")
 	}
 	for name := range strings.SplitSeq(names, ",") {
 		w, err := findWorkload(name)

@@ -24,6 +24,7 @@ type measure struct {
 	TargetCPU    float64 `json:"target_cpu"`
 	OwnCPU       float64 `json:"own_cpu"`
 	PeakMemory   int64   `json:"peak_memory,omitempty"` // bytes, of that process
+	tally
 
 	// Of L3 and L4: from the end of COMMIT until it is visible, and how long the
 	// transaction took to write.
@@ -50,6 +51,9 @@ func (m measure) String() string {
 		fmt.Fprintf(&text, "  %d MiB", m.PeakMemory>>20)
 	}
 	fmt.Fprintf(&text, "  start %.2f s", m.Start)
+	if m.Groups > 0 {
+		fmt.Fprintf(&text, "  groups %d replays %d", m.Groups, m.Replays)
+	}
 	return text.String()
 }
 

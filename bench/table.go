@@ -43,7 +43,19 @@ func drainTable(results []*result) string {
 		row[9] = fmt.Sprintf("%.2f", r.of(func(m measure) float64 { return m.Start }).median)
 		rows = append(rows, row)
 	}
-	return grid(rows) + slowed(results)
+	return grid(rows) + slowed(results) + replayed(results)
+}
+
+// replayed says which groups were applied again, a transaction at a time, which none
+// of the workloads calls for.
+func replayed(results []*result) string {
+	var text strings.Builder
+	for _, r := range results {
+		if most := r.of(func(m measure) float64 { return float64(m.Replays) }).max; most > 0 {
+			fmt.Fprintf(&text, "\n%s had to replay up to %.0f groups.\n", r.Contender, most)
+		}
+	}
+	return text.String()
 }
 
 // slowed says what a slow link to the target costs.
