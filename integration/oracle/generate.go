@@ -166,7 +166,7 @@ func (g *generator) engines() {
 	for i, name := range modes {
 		way, binary := pick(g, streaming), g.script.binary && g.chance(40)
 		limits, memory, workers := apply.DefaultOptions().MaxGroup, apply.DefaultOptions().MemoryLimit, apply.DefaultOptions().Workers
-		batch := pick(g, []int64{apply.DefaultOptions().MaxBatch, apply.DefaultOptions().MaxBatch, 0, 100, 700})
+		batch := [...]int64{apply.DefaultOptions().MaxBatch, apply.DefaultOptions().MaxBatch, 0, 100, 700}[(g.script.Seed+uint64(i))%5]
 		mode := Mode{Name: name}
 		var more string
 		switch {
