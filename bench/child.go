@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strings"
 	"time"
 
 	"pgapply/internal/faultnet"
@@ -21,6 +22,7 @@ type job struct {
 	Streaming            string
 	Binary, Verbose      bool
 	Workers, Group       int
+	Batch                *int64
 	// Until: decode is done with the first commit that ends beyond it, pgapply ends
 	// before that. Zero for no end.
 	Until   lsn.LSN
@@ -39,7 +41,7 @@ func (c *child) job() job {
 	return job{
 		Source: c.publisher.URI(sourceDatabase), Target: c.target.URI(drainDatabase), Slot: c.slot,
 		Streaming: c.contender.streaming, Binary: c.contender.binary, Verbose: c.options.verbose,
-		Workers: c.contender.workers, Group: c.contender.group,
+		Workers: c.contender.workers, Group: c.contender.group, Batch: c.contender.batch,
 	}
 }
 
@@ -55,7 +57,7 @@ func (c *child) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p, err := launch(pgapply, j)
+	p, err := c.launch(j)
 	if err != nil {
 		return err
 	}
@@ -73,7 +75,7 @@ func (c *child) start(context.Context) (<-chan struct{}, <-chan struct{}, error)
 	case c.contender.kind == decode:
 		j.Until = c.backlog.until
 	case c.options.profile != "":
-		j.Profile = fmt.Sprintf("%s-%s-%s-%d.pprof", c.options.profile, c.backlog.workload.name, c.contender.name, c.round+1)
+		j.Profile = fmt.Sprintf("%s-%s-%s-%d.pprof", c.options.profile, c.backlog.workload.name, strings.ReplaceAll(c.contender.name, "/", "_"), c.round+1)
 	}
 	var err error
 	if c.contender.rtt > 0 {
@@ -82,7 +84,7 @@ func (c *child) start(context.Context) (<-chan struct{}, <-chan struct{}, error)
 		}
 		c.proxy.Delay(c.contender.rtt / 2)
 	}
-	if c.process, err = launch(c.contender.kind, j); err != nil {
+	if c.process, err = c.launch(j); err != nil {
 		return nil, nil, err
 	}
 	return c.process.done, c.process.exited, nil
@@ -121,16 +123,19 @@ type tally struct {
 	Replays      int64 `json:"replays,omitempty"` // of groups, one transaction after the other
 }
 
-func launch(kind string, j job) (*process, error) {
-	program, err := os.Executable()
-	if err != nil {
-		return nil, err
+func (c *child) launch(j job) (*process, error) {
+	program := c.contender.program
+	if program == "" {
+		var err error
+		if program, err = os.Executable(); err != nil {
+			return nil, err
+		}
 	}
 	text, err := json.Marshal(j)
 	if err != nil {
 		return nil, err
 	}
-	p := &process{command: exec.Command(program, kind, string(text)), done: make(chan struct{}), exited: make(chan struct{})}
+	p := &process{command: exec.Command(program, c.contender.kind, string(text)), done: make(chan struct{}), exited: make(chan struct{})}
 	p.command.Stderr = os.Stderr
 	input, err := p.command.StdinPipe()
 	if err != nil {

@@ -60,6 +60,9 @@ func runApply(ctx context.Context, j job) error {
 	if j.Group > 0 {
 		o.MaxGroup.Transactions = j.Group
 	}
+	if j.Batch != nil {
+		o.MaxBatch = *j.Batch
+	}
 	config := zap.NewDevelopmentConfig()
 	if !j.Verbose {
 		config.Level = zap.NewAtomicLevelAt(zap.WarnLevel)

@@ -23,7 +23,9 @@ type contender struct {
 	streaming string
 	workers   int
 	group     int           // most transactions in one of the target's
+	batch     *int64        // most bytes that are merged at a time; 0 for row by row
 	rtt       time.Duration // between pgapply and the target
+	program   string        // this harness built from another commit, whose pgapply it is
 }
 
 // parseContenders reads names such as pgapply+binary+workers=1.
@@ -70,8 +72,13 @@ func (c *contender) set(key, value string) (err error) {
 		c.workers, err = strconv.Atoi(value)
 	case key == "group" && c.kind == pgapply:
 		c.group, err = strconv.Atoi(value)
+	case key == "batch" && c.kind == pgapply:
+		c.batch = new(int64)
+		*c.batch, err = strconv.ParseInt(value, 10, 64)
 	case key == "rtt" && c.kind == pgapply:
 		c.rtt, err = time.ParseDuration(value)
+	case key == "program" && c.kind == pgapply && value != "":
+		c.program = value
 	default:
 		err = fmt.Errorf("%s has no such setting", c.kind)
 	}

@@ -14,6 +14,8 @@ func TestParseContender(t *testing.T) {
 		"native+streaming=off":          {kind: native, streaming: "off"},
 		"pgapply+workers=1+group=50":    {kind: pgapply, workers: 1, group: 50},
 		"pgapply+binary+rtt=30ms":       {kind: pgapply, binary: true, rtt: 30 * time.Millisecond},
+		"pgapply+batch=0":               {kind: pgapply, batch: new(int64)},
+		"pgapply+program=./old":         {kind: pgapply, program: "./old"},
 		"pgapply+streaming=parallel":    {kind: pgapply, streaming: "parallel"},
 		"native+binary+streaming=off":   {kind: native, binary: true, streaming: "off"},
 		"pgapply+rtt=5ms+streaming=off": {kind: pgapply, rtt: 5 * time.Millisecond, streaming: "off"},

@@ -47,24 +47,24 @@ func startMeter(ctx context.Context, d *drain) (*meter, error) {
 			return nil, errors.Join(err, m.close(ctx))
 		}
 	}
-	metering, cancel := context.WithCancel(ctx)
+	metering, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	m.cancel, m.ended = cancel, make(chan error, 1)
-	go func() { m.ended <- m.run(metering, ctx) }()
+	go func() { m.ended <- m.run(metering) }()
 	return m, nil
 }
 
-// run looks until metering ends. A look itself lasts as long as ctx allows: a query
-// that is cut off would cost the connection.
-func (m *meter) run(metering, ctx context.Context) error {
+// run looks until ctx ends, but cuts no look off: that would cost the connection.
+func (m *meter) run(ctx context.Context) error {
+	uncut := context.WithoutCancel(ctx)
 	next := time.NewTicker(meterInterval)
 	defer next.Stop()
 	for {
 		select {
 		case <-next.C:
-		case <-metering.Done():
-			return m.look(ctx)
+		case <-ctx.Done():
+			return m.look(uncut)
 		}
-		if err := m.look(ctx); err != nil {
+		if err := m.look(uncut); err != nil {
 			return err
 		}
 	}

@@ -28,7 +28,7 @@ func parseOptions(arguments []string) (o options, err error) {
 	var names, contenders string
 	flags.StringVar(&names, "workloads", strings.Join(workloadNames(), ","), "which to run, separated by commas")
 	flags.StringVar(&contenders, "contenders", "", "who takes part, separated by commas, instead of each workload's own: decode, native or pgapply, "+
-		"each with +binary, +streaming=off|on|parallel, and pgapply with +workers=N, +group=N (transactions) and +rtt=30ms")
+		"each with +binary, +streaming=off|on|parallel, and pgapply with +workers=N, +group=N (transactions), +batch=N (bytes, 0 for row by row), +rtt=30ms and +program=FILE (bench built from another commit)")
 	lag := flags.Bool("lag", false, "only L3 and L4: the lag after the commit of one large transaction")
 	flags.IntVar(&o.rounds, "rounds", 3, "how often each contender has its turn")
 	flags.IntVar(&o.major, "major", 18, "PostgreSQL `MAJOR` of both servers, 15 or later")
@@ -71,7 +71,7 @@ func (o *options) contendersOf(w workload) []contender {
 	chosen = slices.DeleteFunc(slices.Clone(chosen), func(c contender) bool { return c.kind == decode && w.live != nil })
 	if o.rtt > 0 && w.live == nil {
 		far := contender{name: pgapply + "+rtt=" + o.rtt.String(), kind: pgapply, rtt: o.rtt}
-		if !slices.Contains(chosen, far) {
+		if !slices.ContainsFunc(chosen, func(c contender) bool { return c.name == far.name }) {
 			chosen = append(chosen, far)
 		}
 	}
