@@ -1,10 +1,12 @@
-// Package parallel applies transactions that are still running on the publisher,
-// each on a worker of its own, beside the transactions that commit meanwhile.
+// Package parallel applies transactions ahead of their turn, each on a worker of its
+// own, beside the transactions that commit meanwhile: those that are still running on
+// the publisher, and groups of those that have ended.
 //
 //	reader    Start Arrived Drop --> queue --> worker 1   Advance, Advance, .. end
 //	watchdog  Yield                       '--> worker 2   Advance, .. Abandon
-//	head      Finish Committed                     :
+//	head      Start Finish Committed               :
 //
+// The [Pool] applies, and the [Line] says which groups may be applied beside others.
 // A worker applies as much of its transaction as has arrived and may run. Out of
 // turn nothing is decided: on any error it is rolled back, and the head applies it
 // from the start when its turn comes. The head alone decides the turn, so commits
