@@ -262,3 +262,26 @@ func TestNothingIsAllocated(t *testing.T) {
 	require.Equal(t, 1000, b.Changes())
 	require.True(t, slices.IsSorted(b.Result().Inserts))
 }
+
+func TestCopy(t *testing.T) {
+	b := begin(3)
+	b.Insert(tuple("a\tb\nc\rd\\e", "-", ""))
+	b.Insert(tuple(`\N`, `\.`, "x"))
+	uniform, binary := b.Uniform()
+	require.True(t, uniform)
+	require.False(t, binary)
+	require.Equal(t, "a\\\tb\\nc\\rd\\\\e\t\\N\t\n\\\\N\t\\\\.\tx\n", string(b.Copy(nil, b.Result().Inserts)))
+
+	b = begin(2)
+	row := tuple("ab", "-")
+	row[0].Kind = decoder.Binary
+	b.Insert(row)
+	uniform, binary = b.Uniform()
+	require.True(t, uniform)
+	require.True(t, binary)
+	require.Equal(t, copyHeader+"\x00\x02\x00\x00\x00\x02ab\xff\xff\xff\xff\xff\xff", string(b.Copy(nil, b.Result().Inserts)))
+	row[1] = decoder.Value{Kind: decoder.Text, Data: []byte("c")}
+	b.Insert(row)
+	uniform, _ = b.Uniform()
+	require.False(t, uniform)
+}

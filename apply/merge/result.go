@@ -1,7 +1,6 @@
 package merge
 
 import (
-	"bytes"
 	"encoding/binary"
 
 	"pgapply/decoder"
@@ -84,14 +83,14 @@ func (b *Batch) textArray(to []byte, rows []int32, column int, delimiter byte) [
 
 // appendEscaped appends a value as it stands between quotes.
 func appendEscaped(to, value []byte) []byte {
-	for {
-		i := bytes.IndexAny(value, `"\`)
-		if i < 0 {
-			return append(to, value...)
+	from := 0
+	for i, char := range value {
+		if char == '"' || char == '\\' {
+			to = append(append(to, value[from:i]...), '\\')
+			from = i
 		}
-		to = append(append(to, value[:i]...), '\\', value[i])
-		value = value[i+1:]
 	}
+	return append(to, value[from:]...)
 }
 
 func (b *Batch) binaryArray(to []byte, rows []int32, column int, elementOID uint32) []byte {
@@ -115,4 +114,76 @@ func (b *Batch) binaryArray(to []byte, rows []int32, column int, elementOID uint
 		to = append(to, b.data[c.start:c.start+c.size]...)
 	}
 	return to
+}
+
+// Uniform tells whether all values of the rows can be in one form, and whether that is
+// the binary one.
+func (b *Batch) Uniform() (uniform, binary bool) {
+	text := false
+	for _, format := range b.formats {
+		binary = binary || format == decoder.Binary
+		text = text || format == decoder.Text
+	}
+	return !binary || !text, binary
+}
+
+// copyHeader begins the data of COPY in binary form: a signature, no flags, no extension
+// (copy.sgml, "Binary Format").
+const copyHeader = "PGCOPY\n\xff\r\n\x00\x00\x00\x00\x00\x00\x00\x00\x00"
+
+// Copy appends the rows with all their columns as data for COPY .. FROM STDIN, in the
+// form that [Batch.Uniform] tells.
+func (b *Batch) Copy(to []byte, rows []int32) []byte {
+	if _, binary := b.Uniform(); binary {
+		return b.binaryCopy(to, rows)
+	}
+	for _, row := range rows {
+		for i, c := range b.cells[int(row)*b.width : (int(row)+1)*b.width] {
+			if i > 0 {
+				to = append(to, '\t')
+			}
+			if c.kind == decoder.Text {
+				to = appendCopied(to, b.data[c.start:c.start+c.size])
+			} else {
+				to = append(to, `\N`...)
+			}
+		}
+		to = append(to, '\n')
+	}
+	return to
+}
+
+// appendCopied appends a value in the text form of COPY.
+func appendCopied(to, value []byte) []byte {
+	from := 0
+	for i, char := range value {
+		switch char {
+		case '\\', '\t':
+		case '\n':
+			char = 'n'
+		case '\r':
+			char = 'r'
+		default:
+			continue
+		}
+		to = append(append(to, value[from:i]...), '\\', char)
+		from = i + 1
+	}
+	return append(to, value[from:]...)
+}
+
+func (b *Batch) binaryCopy(to []byte, rows []int32) []byte {
+	to = append(to, copyHeader...)
+	for _, row := range rows {
+		to = binary.BigEndian.AppendUint16(to, uint16(b.width))
+		for _, c := range b.cells[int(row)*b.width : (int(row)+1)*b.width] {
+			if c.kind != decoder.Binary {
+				to = binary.BigEndian.AppendUint32(to, ^uint32(0))
+				continue
+			}
+			to = binary.BigEndian.AppendUint32(to, uint32(c.size))
+			to = append(to, b.data[c.start:c.start+c.size]...)
+		}
+	}
+	return binary.BigEndian.AppendUint16(to, ^uint16(0))
 }

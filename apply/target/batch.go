@@ -16,7 +16,7 @@ import (
 //	change, change, change ──► batch of each table ──► DELETE .. USING unnest($1), ..
 //	                           (package merge)         UPDATE .. FROM unnest($1), unnest($2) ..
 //	                                                   SELECT .. (keys that must not be there)
-//	                                                   INSERT .. SELECT FROM unnest(..)
+//	                                                   COPY .. FROM STDIN
 //
 // Each statement must touch exactly as many rows as it has elements. Where it does not, or
 // fails, the exact replay, which knows no batches, finds out which change it was. The count
@@ -70,6 +70,7 @@ type batches struct {
 	name   shape
 	shapes []shapeRows
 	arrays [][]byte
+	copied []byte
 	tuple  decoder.Tuple
 }
 
@@ -270,6 +271,8 @@ func (s *Session) send(b *batch) (op operation, short bool, err error) {
 			err = s.sendEach(b, list.op, list.rows)
 		case list.op == opUpdate:
 			err = s.sendUpdates(b, list.rows)
+		case list.op == opInsert:
+			err = s.sendInserts(b, list.rows)
 		default:
 			err = s.sendNet(b, list.op, nil, list.rows)
 		}
@@ -379,13 +382,26 @@ func (s *Session) sendUpdates(b *batch, rows []int32) error {
 	return nil
 }
 
-// sendNet sends one statement for all of the rows. The first one of a batch carries what
-// counts when it is done.
+// sendInserts copies the rows in. COPY takes a third of the time of an INSERT over arrays,
+// but values in one form only.
+func (s *Session) sendInserts(b *batch, rows []int32) error {
+	uniform, binary := b.net.Uniform()
+	if !uniform {
+		return s.sendNet(b, opInsert, nil, rows)
+	}
+	s.batches.copied = b.net.Copy(s.batches.copied[:0], rows)
+	form := shape("t")
+	if binary {
+		form[0] = 'b'
+	}
+	p, token := s.netStatement(b, opCopy, form, rows)
+	return verdict(s.pipe.Copy(token, p.name, s.batches.copied))
+}
+
+// sendNet sends one statement over arrays for all of the rows.
 func (s *Session) sendNet(b *batch, op operation, shape shape, rows []int32) error {
 	t := b.table
-	last := b.last[rows[len(rows)-1]]
-	s.current, s.ordinal = last.transaction, last.ordinal
-	p := s.netStatement(t, op, shape)
+	p, token := s.netStatement(b, op, shape, rows)
 	s.values, s.formats = s.values[:0], s.formats[:0]
 	for i, parameter := range p.parameters {
 		if i == len(s.batches.arrays) {
@@ -401,14 +417,22 @@ func (s *Session) sendNet(b *batch, op operation, shape shape, rows []int32) err
 		s.values = append(s.values, array)
 		s.formats = append(s.formats, format)
 	}
-	token := s.token(op, t)
-	token.rows, token.counts = len(rows), b.counts
-	b.counts = counts{}
 	return verdict(s.pipe.Exec(token, p.name, s.values, s.formats))
 }
 
-// netStatement finds or prepares a statement over arrays.
-func (s *Session) netStatement(t *table, op operation, columns shape) *prepared {
+// netStatement finds or prepares a statement for those rows of the batch, and makes the
+// token of its execution: the first one of a batch carries what counts when it is done.
+func (s *Session) netStatement(b *batch, op operation, columns shape, rows []int32) (*prepared, token) {
+	last := b.last[rows[len(rows)-1]]
+	s.current, s.ordinal = last.transaction, last.ordinal
+	p := s.prepareNet(b.table, op, columns)
+	token := s.token(op, b.table)
+	token.rows, token.counts = len(rows), b.counts
+	b.counts = counts{}
+	return p, token
+}
+
+func (s *Session) prepareNet(t *table, op operation, columns shape) *prepared {
 	name := append(append(s.batches.name[:0], byte(op)), columns...)
 	s.batches.name = name
 	if p := find(t.nets, name); p != nil {

@@ -60,6 +60,7 @@ const (
 	opUpdate
 	opDelete
 	opAbsent
+	opCopy
 	opLook
 	opTruncate
 	opPin
@@ -71,7 +72,7 @@ const (
 
 func (o operation) message() decoder.Type {
 	switch o {
-	case opInsert:
+	case opInsert, opCopy:
 		return decoder.TypeInsert
 	case opUpdate:
 		return decoder.TypeUpdate
@@ -350,7 +351,7 @@ func (s *Session) drain(limit int) error {
 		}
 		s.confirmed = max(s.confirmed, result.Token.statements)
 		switch token := result.Token; token.op {
-		case opInsert, opUpdate, opDelete, opAbsent:
+		case opInsert, opUpdate, opDelete, opAbsent, opCopy:
 			if rows := result.Tag.RowsAffected(); token.rows > 0 {
 				s.merged(token, rows)
 			} else {
@@ -436,7 +437,7 @@ func (s *Session) rejected(token token, err error) error {
 		return err // of no transaction: a query between two
 	}
 	switch token.op {
-	case opInsert, opUpdate, opDelete, opAbsent, opLook:
+	case opInsert, opUpdate, opDelete, opAbsent, opCopy, opLook:
 		s.doubtful(token)
 		return fmt.Errorf("%w: %s", errNotSure, describe(err, true))
 	case opPin:

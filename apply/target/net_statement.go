@@ -24,6 +24,17 @@ func netStatement(bound *catalog.Table, op operation, columns shape, also condit
 	}
 	keyword := " USING "
 	switch op {
+	case opCopy:
+		// Identity columns take what is given, GENERATED ALWAYS or not.
+		b.WriteString("COPY " + bound.QualifiedName())
+		for i := range bound.Columns {
+			b.WriteString(separator(i, " (", ", ") + quote(bound.Columns[i].Name))
+		}
+		b.WriteString(") FROM STDIN")
+		if columns[0] == 'b' {
+			b.WriteString(" (FORMAT binary)")
+		}
+		return b.build()
 	case opInsert:
 		b.WriteString("INSERT INTO " + bound.QualifiedName())
 		for i := range bound.Columns {

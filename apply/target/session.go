@@ -194,6 +194,7 @@ func Open(ctx context.Context, options Options) (*Session, error) {
 		return nil, err
 	}
 	config.DialFunc = conninfo.KeepAlive(config.DialFunc)
+	pgpipe.Configure(&config.Config)
 	conn, err := pgconn.ConnectConfig(ctx, &config.Config)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the target: %w", conninfo.ConnectError(err))

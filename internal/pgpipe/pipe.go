@@ -112,7 +112,7 @@ func (p *Pipe[T]) Flush() error {
 	p.unflushed = 0
 	p.pipeline.SendFlushRequest()
 	if err := p.pipeline.Flush(); err != nil {
-		return fmt.Errorf("send to the target: %w", err)
+		return sending(err)
 	}
 	return nil
 }
@@ -144,6 +144,8 @@ func (p *Pipe[T]) Next() (Result[T], bool, error) {
 	}
 	return Result[T]{}, false, nil
 }
+
+func sending(err error) error { return fmt.Errorf("send to the target: %w", err) }
 
 // readRows copies the rows of a result; it allocates nothing where there are none.
 func readRows(reader *pgconn.ResultReader) (rows [][][]byte) {
@@ -198,7 +200,7 @@ func (p *Pipe[T]) Run(sql string, parameters []Parameter) (*pgconn.Result, error
 	p.pipeline.SendFlushRequest()
 	p.unflushed = 0
 	if err := p.pipeline.Flush(); err != nil {
-		return nil, fmt.Errorf("send to the target: %w", err)
+		return nil, sending(err)
 	}
 	outcome, err := p.pipeline.GetResults()
 	if err != nil {

@@ -16,7 +16,10 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 
 func open(t *testing.T) *pgpipe.Pipe[uint64] {
 	t.Helper()
-	conn, err := pgconn.Connect(t.Context(), pgtest.Database(t, pgtest.SharedServer(t)))
+	config, err := pgconn.ParseConfig(pgtest.Database(t, pgtest.SharedServer(t)))
+	require.NoError(t, err)
+	pgpipe.Configure(config)
+	conn, err := pgconn.ConnectConfig(t.Context(), config)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, conn.Conn().Close()) })
 	p := pgpipe.New[uint64](conn)
