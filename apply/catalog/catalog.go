@@ -38,10 +38,8 @@ type Table struct {
 	Columns []Column
 	// Version identifies the definition that was read; see PinSQL.
 	Version Version
-	// Runs says that several changes may be one statement, and in any order: nothing on
-	// the table can tell the difference. It takes an array of each column's type, too.
-	// RowByRow says why not, for people; it is empty where Runs is set.
-	Runs     bool
+	// RowByRow names what can tell whether several changes are one statement, and in which
+	// order. It is empty where nothing can.
 	RowByRow string
 	// Search says which rows an UPDATE or DELETE means.
 	Search Search
@@ -72,8 +70,8 @@ type Column struct {
 	ArrayOID  uint32
 	Delimiter byte
 	// TakesBinary says that a value in the publisher's binary form means the same
-	// here, when it is given as TypeOID.
-	TakesBinary bool
+	// here, when it is given as TypeOID, and Widens that the server has to convert it then.
+	TakesBinary, Widens bool
 }
 
 // Search is how a row that an UPDATE or DELETE names is found.
@@ -128,7 +126,9 @@ func Load(querier Querier, relation *decoder.Relation, binary bool) (*Table, err
 		return nil, fmt.Errorf("read the key of %s: %w", table.QualifiedName(), err)
 	}
 	table.chooseSearch(relation, key)
-	table.settleRuns()
+	if len(table.Columns) == 0 {
+		table.RowByRow = "it has no columns"
+	}
 	return table, nil
 }
 
@@ -144,7 +144,7 @@ var relationKinds = map[string]string{
 
 func (t *Table) loadHead(querier Querier) (replicaIdentity string, err error) {
 	rows, err := querier.Query(`
-		SELECT c.oid, c.relkind, c.relreplident, c.xmin, `+columnsVersion+`, `+noticedBy+`, `+runsVersion+`
+		SELECT c.oid, c.relkind, c.relreplident, c.xmin, `+columnsVersion+`, `+noticedBy+`, `+batchesVersion+`
 		FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 		WHERE n.nspname = $1 AND c.relname = $2`, t.Schema, t.Name)
 	if err != nil {
@@ -166,7 +166,7 @@ func (t *Table) loadHead(querier Querier) (replicaIdentity string, err error) {
 		return "", fmt.Errorf("look up %s: %w", t.QualifiedName(), err)
 	}
 	t.OID, t.Partitioned = uint32(oid), kind == "p"
-	t.Version = Version{Table: string(rows[0][0]), TableXID: string(rows[0][3]), Columns: string(rows[0][4]), Index: "0", IndexXID: "0", Runs: string(rows[0][6])}
+	t.Version = Version{Table: string(rows[0][0]), TableXID: string(rows[0][3]), Columns: string(rows[0][4]), Index: "0", IndexXID: "0", Batches: string(rows[0][6])}
 	t.RowByRow = string(rows[0][5])
 	return string(rows[0][2]), nil
 }
@@ -306,7 +306,7 @@ func (t *Table) mapColumns(relation *decoder.Relation, columns map[string]localC
 		t.Columns[i].TakesBinary = local.sameType(remote)
 		if binary && !t.Columns[i].TakesBinary && local.widens(remote.TypeOID) {
 			t.Columns[i].TypeOID = remote.TypeOID
-			t.Columns[i].TakesBinary = true
+			t.Columns[i].TakesBinary, t.Columns[i].Widens = true, true
 			t.Columns[i].ArrayOID = 0
 		}
 	}

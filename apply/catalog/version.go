@@ -2,8 +2,8 @@ package catalog
 
 // Version identifies the definition of a table, of its columns, and of the index that
 // its rows are searched by, at the moment it was read: the catalog rows and who wrote
-// them. All members are text; "0" stands for no index. Runs is what [PinRunsSQL] compares.
-type Version struct{ Table, TableXID, Columns, Index, IndexXID, Runs string }
+// them. All members are text; "0" stands for no index. Batches is what [PinBatchesSQL] compares.
+type Version struct{ Table, TableXID, Columns, Index, IndexXID, Batches string }
 
 // columnsVersion is a hash of what of its columns matters for statements. Changes of
 // names and types need not show in a table's own catalog row, and prepared statements
@@ -13,7 +13,7 @@ const columnsVersion = `(SELECT pg_catalog.hashtextextended(pg_catalog.string_ag
 	FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)`
 
 // PinSQL fails with SQLSTATE 22P02 when a table is no longer what it was. Its
-// parameters are the members of the table's Version but Runs, in order.
+// parameters are the members of the table's Version but Batches, in order.
 //
 // It is meant to follow a statement that has locked the table in the same
 // transaction: from there on the definition cannot change, and before it whatever

@@ -40,6 +40,9 @@ type Batch struct {
 	data  []byte
 	// formats tells for each column in which form its values are; 0 while all are NULL.
 	formats []decoder.ValueKind
+	// form is that of all columns, where they must have one; 0 while all are NULL.
+	oneForm bool
+	form    decoder.ValueKind
 	changes int
 
 	// slots find a row by the hash of its key: its number plus one, 0 for none. Their
@@ -72,9 +75,11 @@ const firstSlots = 64
 func New() *Batch { return &Batch{seed: maphash.MakeSeed()} }
 
 // Begin empties the batch for a table of width columns, of which key are those that rows
-// are known by. Without any it takes inserts only, and each is a row of its own.
-func (b *Batch) Begin(width int, key []int) {
+// are known by. Without any it takes inserts only, and each is a row of its own. With
+// oneForm all values must be in text form or all in binary form.
+func (b *Batch) Begin(width int, key []int, oneForm bool) {
 	b.width, b.key, b.changes = width, key, 0
+	b.oneForm, b.form = oneForm, 0
 	b.rows, b.cells = b.rows[:0], b.cells[:0]
 	if b.data == nil {
 		b.data = []byte{} // no part of it may be nil, which a value is that is NULL
@@ -226,13 +231,22 @@ func (b *Batch) copy(column int, to *cell, value *decoder.Value) {
 	}
 	to.size = size
 	b.formats[column] = value.Kind
+	b.form = value.Kind
 }
 
 // fits tells whether the values are in the forms of their columns.
 func (b *Batch) fits(tuple decoder.Tuple) bool {
+	form := b.form
 	for c := range tuple {
-		if !b.suits(c, tuple[c].Kind) {
+		kind := tuple[c].Kind
+		if !b.suits(c, kind) {
 			return false
+		}
+		if b.oneForm && (kind == decoder.Text || kind == decoder.Binary) {
+			if form != 0 && form != kind {
+				return false
+			}
+			form = kind
 		}
 	}
 	return true

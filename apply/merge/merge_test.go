@@ -31,7 +31,7 @@ func tuple(values ...string) decoder.Tuple {
 
 func begin(width int, key ...int) *Batch {
 	b := New()
-	b.Begin(width, key)
+	b.Begin(width, key, false)
 	return b
 }
 
@@ -128,6 +128,13 @@ func TestFormsAreNotMixed(t *testing.T) {
 	require.Equal(t, []byte{0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 25, 0, 0, 0, 2, 0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 1, 'a'},
 		b.Array(nil, b.Result().Inserts, 1, ',', 25))
 	require.Equal(t, `{"k","m"}`, string(b.Array(nil, b.Result().Inserts, 0, ',', 25)))
+
+	one := New()
+	one.Begin(2, nil, true)
+	require.Equal(t, 0, one.Insert(tuple("-", "a")))
+	require.Equal(t, -1, one.Insert(mixed), "not in one column, but in one batch")
+	mixed[1] = decoder.Value{Kind: decoder.Null}
+	require.Equal(t, 1, one.Insert(mixed))
 }
 
 func TestTextArray(t *testing.T) {
@@ -223,7 +230,7 @@ func TestMergeHidesNothing(t *testing.T) {
 			}
 			if !add(b, kind, change) {
 				wholeAsExpected = whole.apply(b) && wholeAsExpected
-				b.Begin(3, []int{0})
+				b.Begin(3, []int{0}, false)
 				require.True(t, add(b, kind, change))
 			}
 		}
@@ -246,7 +253,7 @@ func TestNothingIsAllocated(t *testing.T) {
 	var array []byte
 	key := []int{0, 1}
 	fill := func() {
-		b.Begin(3, key)
+		b.Begin(3, key, false)
 		for i, values := range tuples {
 			if i < 700 {
 				b.Insert(values)

@@ -80,7 +80,7 @@ func (s *Session) join(t *table, op operation, search, newer decoder.Tuple) (joi
 	switch {
 	case s.exact || s.options.MaxBatch == 0:
 		return false, nil
-	case !t.bound.Runs:
+	case t.bound.RowByRow != "":
 		return false, s.sendBatches()
 	case !s.mergeable(t, op, search, newer):
 		return false, s.sendBatch(t)
@@ -128,8 +128,19 @@ func (s *Session) mergeable(t *table, op operation, search, newer decoder.Tuple)
 		return false
 	}
 	for i := range newer {
-		kind := newer[i].Kind
-		if kind == decoder.Binary && !bound.Columns[i].TakesBinary || kind == decoder.Unchanged && op == opInsert {
+		column := &bound.Columns[i]
+		switch newer[i].Kind {
+		case decoder.Unchanged:
+			if op == opInsert {
+				return false
+			}
+			continue
+		case decoder.Binary:
+			if !column.TakesBinary || column.Widens {
+				return false
+			}
+		}
+		if op == opUpdate && column.ArrayOID == 0 {
 			return false
 		}
 	}
@@ -152,6 +163,9 @@ func (s *Session) mergeable(t *table, op operation, search, newer decoder.Tuple)
 			continue
 		}
 		old := &search[i]
+		if op == opDelete && column.ArrayOID == 0 {
+			return false
+		}
 		if column.Equality == "" || old.Kind == decoder.Unchanged || old.Kind == decoder.Null || old.Kind == decoder.Binary && !column.TakesBinary {
 			return false
 		}
@@ -180,12 +194,14 @@ func (b *batches) begin(t *table) *batch {
 	}
 	next.table, next.counts = t, counts{}
 	next.key = next.key[:0]
+	arrays := true
 	for i := range t.bound.Columns {
+		arrays = arrays && t.bound.Columns[i].ArrayOID != 0
 		if t.bound.Columns[i].Key && t.bound.Search == catalog.ByKey {
 			next.key = append(next.key, i)
 		}
 	}
-	next.net.Begin(len(t.bound.Columns), next.key)
+	next.net.Begin(len(t.bound.Columns), next.key, !arrays)
 	t.batch = next
 	b.waiting = append(b.waiting, next)
 	return next
@@ -244,7 +260,7 @@ func (s *Session) sendBatch(t *table) error {
 		err = s.pin(t)
 	}
 	if err == nil && !short {
-		err = s.pinRuns(t)
+		err = s.pinBatches(t)
 	}
 	if err != nil {
 		return s.failure(op.message(), t.relation, err)
@@ -447,14 +463,14 @@ func (s *Session) prepareNet(t *table, op operation, columns shape) *prepared {
 	return p
 }
 
-// pinRuns makes the target transaction fail if something on the table can tell a batch
+// pinBatches makes the target transaction fail if something on the table can tell a batch
 // from its changes, which was not so when it was bound. What pin watches does not show
 // it: triggers, rules and partitions come and go beside the table's own catalog row.
-func (s *Session) pinRuns(t *table) error {
-	if t.runsPinned == s.begun {
+func (s *Session) pinBatches(t *table) error {
+	if t.batchesPinned == s.begun {
 		return nil
 	}
-	t.runsPinned = s.begun
-	s.values = append(s.values[:0], []byte(t.bound.Version.Table), []byte(t.bound.Version.Runs))
-	return verdict(s.pipe.Exec(s.token(opPin, t), pinRunsStatement, s.values, nil))
+	t.batchesPinned = s.begun
+	s.values = append(s.values[:0], []byte(t.bound.Version.Table), []byte(t.bound.Version.Batches))
+	return verdict(s.pipe.Exec(s.token(opPin, t), pinBatchesStatement, s.values, nil))
 }

@@ -36,11 +36,11 @@ func mergeableTable() *table {
 	return &table{
 		relation: &decoder.Relation{ID: 1},
 		bound: &catalog.Table{
-			Schema: "s", Name: "t", Runs: true,
+			Schema: "s", Name: "t",
 			Columns: []catalog.Column{
 				{Name: "id", TypeOID: 23, ArrayOID: 1007, Delimiter: ',', Equality: equal, Key: true, TakesBinary: true},
 				{Name: "v", TypeOID: 25, ArrayOID: 1009, Delimiter: ',', Equality: equal, TakesBinary: true},
-				{Name: "b", TypeOID: 603, ArrayOID: 1020, Delimiter: ';'},
+				{Name: "b", TypeOID: 603, ArrayOID: 1020, Delimiter: ';', TakesBinary: true},
 			},
 		},
 	}
@@ -97,7 +97,14 @@ func TestMergeable(t *testing.T) {
 		{"delete", opDelete, old, nil, nil, true},
 		{"delete in binary", opDelete, kind(old, 0, b), nil, nil, true},
 		{"delete of NULL", opDelete, kind(old, 0, null), nil, nil, false},
-		{"binary that the column does not take", opInsert, nil, kind(row, 2, b), nil, false},
+		{"binary that the column does not take", opInsert, nil, kind(row, 2, b), func(_ *Session, t *table) { t.bound.Columns[2].TakesBinary = false }, false},
+		{"binary that the column widens", opInsert, nil, kind(row, 2, b), func(_ *Session, t *table) { t.bound.Columns[2].Widens = true }, false},
+		{"binary", opInsert, nil, kind(row, 2, b), nil, true},
+		{"insert of an array", opInsert, nil, row, func(_ *Session, t *table) { t.bound.Columns[2].ArrayOID = 0 }, true},
+		{"update of an array", opUpdate, row, row, func(_ *Session, t *table) { t.bound.Columns[2].ArrayOID = 0 }, false},
+		{"update that leaves an array", opUpdate, kind(row, 2, u), kind(row, 2, u), func(_ *Session, t *table) { t.bound.Columns[2].ArrayOID = 0 }, true},
+		{"delete beside an array", opDelete, old, nil, func(_ *Session, t *table) { t.bound.Columns[2].ArrayOID = 0 }, true},
+		{"delete by an array", opDelete, old, nil, func(_ *Session, t *table) { t.bound.Columns[0].ArrayOID = 0 }, false},
 		{"binary key that the column does not take", opDelete, kind(old, 0, b), nil, func(_ *Session, t *table) { t.bound.Columns[0].TakesBinary = false }, false},
 		{"insert of a value that was not sent", opInsert, nil, kind(row, 1, u), nil, false},
 		{"key without equality", opDelete, old, nil, func(_ *Session, t *table) { t.bound.Columns[0].Equality = "" }, false},
@@ -177,9 +184,9 @@ func TestBatchesThatDoNotTakeAChange(t *testing.T) {
 	require.Nil(t, table.batch)
 	s.exact = true
 	require.False(t, take(t, s, table, opInsert, texts(1, "a", nil)))
-	s.exact, table.bound.Runs = false, false
+	s.exact, table.bound.RowByRow = false, "a trigger"
 	require.False(t, take(t, s, table, opInsert, texts(1, "a", nil)), "the table notices")
-	table.bound.Runs, s.options.MaxBatch = true, 0
+	table.bound.RowByRow, s.options.MaxBatch = "", 0
 	require.False(t, take(t, s, table, opInsert, texts(1, "a", nil)), "batches are off")
 	require.Empty(t, s.batches.waiting)
 }
@@ -231,7 +238,7 @@ func (f *feed) apply(op operation, tuples ...decoder.Tuple) error {
 	if f.single {
 		bound, err := f.s.table(f.relation)
 		require.NoError(f.t, err)
-		bound.bound.Runs = false
+		bound.bound.RowByRow = "for a test"
 	}
 	for i, tuple := range tuples {
 		change := txn.Change{SubXID: 7, Relation: f.relation}
@@ -284,7 +291,7 @@ func (f *feed) ask(sql string) string {
 var awkwardTypes = []string{
 	`int`, `numeric(4,1)`, `text`, `varchar(3)`, `char(3)`, `"char"`, `name`, `bytea`, `bit(3)`, `bit varying(3)`, `float8`, `real`, `money`, `boolean`,
 	`interval`, `interval(0)`, `timestamp(0)`, `timestamptz`, `time(0)`, `date`, `json`, `jsonb`, `xml`, `box`, `point`, `path`, `inet`, `cidr`, `tsvector`, `tsquery`,
-	`int4range`, `int4multirange`, `regclass`, `oid`, `uuid`, `pg_lsn`, `mood`, `short`, `wanted`, `ext.citext`, `ext.hstore`, `text COLLATE "C"`,
+	`int4range`, `int4multirange`, `regclass`, `oid`, `uuid`, `pg_lsn`, `mood`, `short`, `wanted`, `ext.citext`, `ext.hstore`, `text COLLATE "C"`, `int[]`, `text[]`, `pair`,
 }
 
 var awkwardValues = []any{
@@ -299,7 +306,7 @@ var awkwardValues = []any{
 func TestBatchesTakeWhatChangesTake(t *testing.T) {
 	uri := pgtest.Database(t, pgtest.SharedServer(t))
 	pgtest.Exec(t, uri, `CREATE SCHEMA ext; CREATE EXTENSION citext SCHEMA ext; CREATE EXTENSION hstore SCHEMA ext`,
-		`CREATE TYPE mood AS ENUM ('sad', 'it''s "ok"', ''); CREATE DOMAIN short AS varchar(3) CHECK (VALUE <> 'a'); CREATE DOMAIN wanted AS text NOT NULL`)
+		`CREATE TYPE pair AS (a int, b text); CREATE TYPE mood AS ENUM ('sad', 'it''s "ok"', ''); CREATE DOMAIN short AS varchar(3) CHECK (VALUE <> 'a'); CREATE DOMAIN wanted AS text NOT NULL`)
 	s := openFeed(t, uri)
 	for i, columnType := range awkwardTypes {
 		name := fmt.Sprintf("t%d", i)

@@ -27,8 +27,8 @@ type table struct {
 	batch *batch
 	// pinned is the target transaction, by its number, that has pinned the table.
 	pinned int
-	// runsPinned is the one that has pinned that it takes batches.
-	runsPinned int
+	// batchesPinned is the one that has pinned that it takes batches.
+	batchesPinned int
 	// unique are its unique indexes, read when a conflict asks for them.
 	unique []catalog.UniqueIndex
 	// computed are the columns that the target fills itself, read with them.

@@ -242,15 +242,15 @@ func (s *Session) enlist() error {
 
 // Names of the statements that every session has.
 const (
-	beginStatement    = "begin"
-	commitStatement   = "commit"
-	rollbackStatement = "rollback"
-	recordStatement   = "record"
-	checkStatement    = "check"
-	resetStatement    = "reset"
-	pinStatement      = "pin"
-	pinRunsStatement  = "pin_runs"
-	messageStatement  = "message"
+	beginStatement      = "begin"
+	commitStatement     = "commit"
+	rollbackStatement   = "rollback"
+	recordStatement     = "record"
+	checkStatement      = "check"
+	resetStatement      = "reset"
+	pinStatement        = "pin"
+	pinBatchesStatement = "pin_batches"
+	messageStatement    = "message"
 	// For prepared transactions.
 	recordPreparedStatement = "record_prepared"
 	forgetStatement         = "forget"
@@ -277,13 +277,13 @@ func (s *Session) prepare() error {
 		return err
 	}
 	statements := map[string]string{
-		beginStatement:    "BEGIN",
-		commitStatement:   "COMMIT",
-		rollbackStatement: "ROLLBACK",
-		checkStatement:    "SET CONSTRAINTS ALL IMMEDIATE",
-		resetStatement:    origin.ResetSQL,
-		pinStatement:      catalog.PinSQL,
-		pinRunsStatement:  catalog.PinRunsSQL,
+		beginStatement:      "BEGIN",
+		commitStatement:     "COMMIT",
+		rollbackStatement:   "ROLLBACK",
+		checkStatement:      "SET CONSTRAINTS ALL IMMEDIATE",
+		resetStatement:      origin.ResetSQL,
+		pinStatement:        catalog.PinSQL,
+		pinBatchesStatement: catalog.PinBatchesSQL,
 	}
 	for name, sql := range statements {
 		s.pipe.Prepare(token{}, name, sql, nil)

@@ -1,8 +1,6 @@
 package catalog
 
-import "fmt"
-
-// Which tables take runs: several changes as one statement, and in any order. Those on
+// Which tables take batches: several changes as one statement, and in any order. Those on
 // which nothing notices it: no rule or trigger that is enabled for replicated changes, on
 // it or a partition, no constraint that is looked at later or row by row, and no function
 // that may look at the table, where a statement shows it other rows than the changes
@@ -39,7 +37,7 @@ const uses = `used(class, oid) AS (
 				) o(class, oid)
 			)`
 
-// noticedBy names something by which the table c does not take runs; NULL for nothing.
+// noticedBy names something by which the table c does not take batches; NULL for nothing.
 const noticedBy = `(WITH RECURSIVE ` + family + `, ` + uses + `
 			SELECT 'rule "' || rulename || '"' FROM p JOIN pg_catalog.pg_rewrite ON ev_class = p.oid AND ev_enabled IN ('A', 'R')
 			UNION ALL
@@ -63,30 +61,16 @@ const familyVersion = `pg_catalog.hash_array_extended(ARRAY(SELECT w.xid::pg_cat
 				UNION ALL SELECT p.oid::pg_catalog.text::pg_catalog.xid
 			) w(xid)), 0)::pg_catalog.text`
 
-// runsVersion is familyVersion where table c depends on nothing else that could come to
+// batchesVersion is familyVersion where table c depends on nothing else that could come to
 // notice: a type or a function that somebody made may change beside the table. It is
 // empty else.
-const runsVersion = `(WITH RECURSIVE ` + family + `, ` + uses + `
+const batchesVersion = `(WITH RECURSIVE ` + family + `, ` + uses + `
 			SELECT CASE WHEN NOT EXISTS (SELECT FROM used WHERE class NOT IN ('pg_catalog.pg_class', 'pg_catalog.pg_constraint', 'pg_catalog.pg_attrdef', 'pg_catalog.pg_namespace'))
 				THEN ` + familyVersion + ` ELSE '' END)`
 
-// PinRunsSQL fails with SQLSTATE 22P02 when the table with the OID $1 may no longer take
-// runs; $2 is the Runs of its Version. Like [PinSQL] it follows a statement that has locked
+// PinBatchesSQL fails with SQLSTATE 22P02 when the table with the OID $1 may no longer take
+// batches; $2 is the Batches of its Version. Like [PinSQL] it follows a statement that has locked
 // the table. That one does not see what comes and goes beside the table's own catalog row.
-const PinRunsSQL = `SELECT (CASE WHEN (SELECT CASE WHEN $2 = '' THEN ` + noticedBy + ` IS NULL
+const PinBatchesSQL = `SELECT (CASE WHEN (SELECT CASE WHEN $2 = '' THEN ` + noticedBy + ` IS NULL
 		ELSE $2 = (WITH RECURSIVE ` + family + ` SELECT ` + familyVersion + `) END FROM pg_catalog.pg_class c WHERE c.oid = $1::pg_catalog.oid)
 	THEN '1' ELSE 'the table was changed' END)::pg_catalog.int4`
-
-// settleRuns decides whether the table takes runs, by what was found on it and by its
-// columns.
-func (t *Table) settleRuns() {
-	if len(t.Columns) == 0 {
-		t.RowByRow = "no columns"
-	}
-	for i := range t.Columns {
-		if t.RowByRow == "" && t.Columns[i].ArrayOID == 0 {
-			t.RowByRow = fmt.Sprintf("column %q, an array or composite", t.Columns[i].Name)
-		}
-	}
-	t.Runs = t.RowByRow == ""
-}
