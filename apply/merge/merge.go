@@ -50,6 +50,7 @@ type Batch struct {
 	slots []int32
 	seed  maphash.Seed
 	lists [4][]int32
+	order []sortable
 }
 
 // row is what is known of one key.

@@ -261,13 +261,13 @@ func TestNothingIsAllocated(t *testing.T) {
 				b.Update(values)
 			}
 		}
-		array = b.Array(array[:0], b.Result().Inserts, 2, ',', 25)
+		array = b.Array(array[:0], b.InKeyOrder(b.Result().Inserts), 2, ',', 25)
 	}
 	fill()
 	require.Zero(t, testing.AllocsPerRun(20, fill))
 	require.Equal(t, 700, b.Rows())
 	require.Equal(t, 1000, b.Changes())
-	require.True(t, slices.IsSorted(b.Result().Inserts))
+	require.True(t, slices.IsSorted(b.Result().Inserts), "in the order in which they came")
 }
 
 func TestCopy(t *testing.T) {
@@ -291,4 +291,21 @@ func TestCopy(t *testing.T) {
 	b.Insert(row)
 	uniform, _ = b.Uniform()
 	require.False(t, uniform)
+}
+
+// TestKeyOrder is that of numbers, and otherwise one that tells all keys apart.
+func TestKeyOrder(t *testing.T) {
+	b := begin(3, 0, 2)
+	for _, key := range []string{"10", "9", "123456789", "123456788", "100", "", strings.Repeat("x", 300), strings.Repeat("x", 299) + "a"} {
+		for _, second := range []string{"b", "a"} {
+			b.Update(tuple(key, "v", second))
+		}
+	}
+	var got []string
+	for _, row := range b.InKeyOrder(b.Result().Updates) {
+		got = append(got, string(b.Value(row, 0).Data[:min(9, len(b.Value(row, 0).Data))])+string(b.Value(row, 2).Data))
+	}
+	require.Equal(t, []string{"a", "b", "9a", "9b", "10a", "10b", "100a", "100b", "123456788a", "123456788b", "123456789a", "123456789b",
+		"xxxxxxxxxa", "xxxxxxxxxb", "xxxxxxxxxa", "xxxxxxxxxb"}, got)
+	require.Empty(t, b.InKeyOrder(nil))
 }

@@ -278,7 +278,7 @@ func (s *Session) send(b *batch) (op operation, short bool, err error) {
 	lists := [...]struct {
 		op   operation
 		rows []int32
-	}{{opDelete, result.Deletes}, {opUpdate, result.Updates}, {opAbsent, result.Absent}, {opInsert, result.Inserts}}
+	}{{opDelete, b.net.InKeyOrder(result.Deletes)}, {opUpdate, b.net.InKeyOrder(result.Updates)}, {opAbsent, result.Absent}, {opInsert, result.Inserts}}
 	short = b.net.Changes() < shortBatch && b.net.Changes() == b.net.Rows()
 	for _, list := range lists {
 		switch {
