@@ -25,7 +25,7 @@ type contender struct {
 	group     int           // most transactions in one of the target's
 	batch     *int64        // most bytes that are merged at a time; 0 for row by row
 	rtt       time.Duration // between pgapply and the target
-	program   string        // this harness built from another commit, whose pgapply it is
+	program   string        // this harness built from another commit, that takes its place
 }
 
 // parseContenders reads names such as pgapply+binary+workers=1.
@@ -77,7 +77,7 @@ func (c *contender) set(key, value string) (err error) {
 		*c.batch, err = strconv.ParseInt(value, 10, 64)
 	case key == "rtt" && c.kind == pgapply:
 		c.rtt, err = time.ParseDuration(value)
-	case key == "program" && c.kind == pgapply && value != "":
+	case key == "program" && c.kind != native && value != "":
 		c.program = value
 	default:
 		err = fmt.Errorf("%s has no such setting", c.kind)
