@@ -205,3 +205,49 @@ func TestBatchesAndDomainsThatLook(t *testing.T) {
 	l.failure("INSERT on public.t", "23514", "fewer")
 	require.Equal(t, "0", pgtest.Query(t, l.target, `SELECT count(*) FROM t`))
 }
+
+// TestBatchesOfValuesWithoutBinaryForm: aclitem has none, so the publisher sends it as text
+// among binary values, and no COPY in binary form takes its column, even where it is NULL.
+func TestBatchesOfValuesWithoutBinaryForm(t *testing.T) {
+	l := newLink(t)
+	for _, table := range []string{"plain (id int PRIMARY KEY, n int, v text, acl aclitem)", "arrays (id int PRIMARY KEY, n int, v text[], acl aclitem)"} {
+		l.both(`CREATE TABLE ` + table)
+	}
+	l.both(`ALTER TABLE arrays ALTER v SET STORAGE EXTERNAL`)
+	l.onSource(`CREATE PUBLICATION p FOR TABLE plain, arrays`)
+	l.start(func(o *apply.Options) { o.Binary = true })
+	for table, column := range map[string]string{"plain": "text", "arrays": "text[]"} {
+		l.onSource(`INSERT INTO `+table+` SELECT g, 0, ('{' || repeat('x', 9000) || '}')::`+column+`, CASE WHEN g > 9 THEN 'postgres=r/postgres' END::aclitem FROM generate_series(1, 20) g`,
+			`UPDATE `+table+` SET n = id`, `UPDATE `+table+` SET acl = 'postgres=w/postgres'`, `DELETE FROM `+table+` WHERE id % 5 = 0`)
+		l.catchUp()
+		l.same(`SELECT * FROM ` + table + ` ORDER BY id`)
+	}
+	require.Zero(t, l.engine.Status().Replays)
+}
+
+// TestShortBatchesAndLateTriggers: a trigger that is enabled while the engine runs sees
+// changes in their own order, however few there are.
+func TestShortBatchesAndLateTriggers(t *testing.T) {
+	for name, workload := range map[string]string{
+		"kinds":                 `BEGIN; INSERT INTO b VALUES (2); DELETE FROM b WHERE id = 1; COMMIT`,
+		"tables":                `BEGIN; INSERT INTO b VALUES (2); INSERT INTO a VALUES (2); INSERT INTO b VALUES (3); COMMIT`,
+		"one that is overtaken": `BEGIN; INSERT INTO a VALUES (2); UPDATE b SET id = 2; COMMIT`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLink(t)
+			l.both(`CREATE TABLE a (id int PRIMARY KEY)`, `CREATE TABLE b (id int PRIMARY KEY)`, `CREATE TABLE seen (n serial, op text, id int, a bigint)`,
+				`CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS $$
+					BEGIN INSERT INTO public.seen (op, id, a) SELECT TG_OP, coalesce(NEW.id, OLD.id), count(*) FROM public.a; RETURN NULL; END $$`,
+				`CREATE TRIGGER see AFTER INSERT OR UPDATE OR DELETE ON b FOR EACH ROW EXECUTE FUNCTION see()`)
+			l.onSource(`CREATE PUBLICATION p FOR TABLE a, b`)
+			l.start()
+			l.onSource(`INSERT INTO a VALUES (1)`, `INSERT INTO b VALUES (1)`)
+			l.catchUp()
+			l.onSource(`TRUNCATE seen`)
+			l.onTarget(`ALTER TABLE b ENABLE ALWAYS TRIGGER see`)
+			l.onSource(workload)
+			l.catchUp()
+			l.same(`SELECT op, id, a FROM seen ORDER BY n`)
+		})
+	}
+}

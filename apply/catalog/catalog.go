@@ -41,6 +41,9 @@ type Table struct {
 	// RowByRow names what can tell whether several changes are one statement, and in which
 	// order. It is empty where nothing can.
 	RowByRow string
+	// TextCopy says that a column's type has no input function for the binary form, which
+	// COPY asks for even where all values are NULL.
+	TextCopy bool
 	// Search says which rows an UPDATE or DELETE means.
 	Search Search
 	// searchFault is why rows cannot be searched for, when Search is Impossible.
@@ -174,6 +177,8 @@ func (t *Table) loadHead(querier Querier) (replicaIdentity string, err error) {
 type localColumn struct {
 	Column
 	generated bool
+	// receives: the type has an input function for the binary form.
+	receives bool
 	// The type below all domains.
 	baseType                     uint32
 	baseTypeSchema, baseTypeName string
@@ -223,7 +228,7 @@ WITH RECURSIVE operators AS (
 )
 SELECT c.attname, c.atttypid, c.attgenerated <> '', c.attidentity = 'a', e.nspname, e.oprname,
 	t.oid, tn.nspname, t.typname,
-	CASE WHEN t.typtype <> 'c' AND NOT (t.typelem <> 0 AND t.typlen = -1) THEN own.typarray ELSE 0 END, own.typdelim
+	CASE WHEN t.typtype <> 'c' AND NOT (t.typelem <> 0 AND t.typlen = -1) THEN own.typarray ELSE 0 END, own.typdelim, own.typreceive <> 0
 FROM columns c
 JOIN pg_catalog.pg_type own ON own.oid = c.atttypid
 JOIN base b ON b.attnum = c.attnum
@@ -275,6 +280,7 @@ func loadColumns(querier Querier, table uint32) (map[string]localColumn, error) 
 				Delimiter:      row[10][0],
 			},
 			generated:      string(row[2]) == "t",
+			receives:       string(row[11]) == "t",
 			baseType:       uint32(base),
 			baseTypeSchema: string(row[7]),
 			baseTypeName:   string(row[8]),
@@ -303,6 +309,7 @@ func (t *Table) mapColumns(relation *decoder.Relation, columns map[string]localC
 			generated = append(generated, `"`+remote.Name+`"`)
 		}
 		t.Columns[i] = local.Column
+		t.TextCopy = t.TextCopy || found && !local.receives
 		t.Columns[i].TakesBinary = local.sameType(remote)
 		if binary && !t.Columns[i].TakesBinary && local.widens(remote.TypeOID) {
 			t.Columns[i].TypeOID = remote.TypeOID

@@ -63,6 +63,9 @@ type batches struct {
 	waiting []*batch
 	// weight is what they hold, in bytes.
 	weight int
+	// reordered is the last target transaction, by its number, whose changes come to the
+	// target in another order than they were made. One change in each batch keeps it.
+	reordered int
 	// spare are those without changes, most recently used last.
 	spare []*batch
 
@@ -83,7 +86,7 @@ func (s *Session) join(t *table, op operation, search, newer decoder.Tuple) (joi
 	case t.bound.RowByRow != "":
 		return false, s.sendBatches()
 	case !s.mergeable(t, op, search, newer):
-		return false, s.sendBatch(t)
+		return false, s.pass(t)
 	}
 	tuple := newer
 	if op == opDelete {
@@ -107,17 +110,36 @@ func (s *Session) join(t *table, op operation, search, newer decoder.Tuple) (joi
 		if b == nil {
 			b = s.batches.begin(t)
 		}
-		before := b.weight()
+		before, changes := b.weight(), b.net.Changes()
 		if row := b.add(op, tuple); row >= 0 {
 			b.note(row, changeAt{s.current, s.ordinal})
 			s.batches.weight += b.weight() - before
+			if changes > 0 {
+				s.batches.reordered = s.begun
+			}
 			return true, nil
 		}
-		// It does not follow from what the batch holds. An empty one takes it.
+		if changes == 0 { // no batch takes it
+			s.batches.drop(b)
+			return false, s.pass(t)
+		}
+		// It does not follow from what the batch holds.
 		if err := s.sendBatch(t); err != nil {
 			return false, err
 		}
 	}
+}
+
+// pass sends what must come before a change of the table that is to follow by itself, and
+// overtakes what waits for other tables.
+func (s *Session) pass(t *table) error {
+	if err := s.sendBatch(t); err != nil {
+		return err
+	}
+	if len(s.batches.waiting) > 0 {
+		s.batches.reordered = s.begun
+	}
+	return nil
 }
 
 // mergeable tells whether a change may be merged with others of its table, which is
@@ -136,7 +158,7 @@ func (s *Session) mergeable(t *table, op operation, search, newer decoder.Tuple)
 			}
 			continue
 		case decoder.Binary:
-			if !column.TakesBinary || column.Widens {
+			if !column.TakesBinary || column.Widens || op == opInsert && bound.TextCopy {
 				return false
 			}
 		}
@@ -252,15 +274,15 @@ func (s *Session) sendBatch(t *table) error {
 	if b == nil {
 		return nil
 	}
+	if b != s.batches.waiting[0] {
+		s.batches.reordered = s.begun
+	}
 	current, ordinal := s.current, s.ordinal
-	op, short, err := s.send(b)
+	op, err := s.send(b)
 	s.batches.drop(b)
 	s.current, s.ordinal = current, ordinal
 	if err == nil {
 		err = s.pin(t)
-	}
-	if err == nil && !short {
-		err = s.pinBatches(t)
 	}
 	if err != nil {
 		return s.failure(op.message(), t.relation, err)
@@ -273,13 +295,13 @@ func (s *Session) sendBatch(t *table) error {
 
 // send sends what the batch comes to, one statement for each row if it is short. op is
 // what an error is about.
-func (s *Session) send(b *batch) (op operation, short bool, err error) {
+func (s *Session) send(b *batch) (op operation, err error) {
 	result := b.net.Result()
 	lists := [...]struct {
 		op   operation
 		rows []int32
 	}{{opDelete, b.net.InKeyOrder(result.Deletes)}, {opUpdate, b.net.InKeyOrder(result.Updates)}, {opAbsent, result.Absent}, {opInsert, result.Inserts}}
-	short = b.net.Changes() < shortBatch && b.net.Changes() == b.net.Rows()
+	short := b.net.Changes() < shortBatch && b.net.Changes() == b.net.Rows()
 	for _, list := range lists {
 		switch {
 		case len(list.rows) == 0:
@@ -293,10 +315,10 @@ func (s *Session) send(b *batch) (op operation, short bool, err error) {
 			err = s.sendNet(b, list.op, nil, list.rows)
 		}
 		if err != nil {
-			return list.op, short, err
+			return list.op, err
 		}
 	}
-	return 0, short, nil
+	return 0, nil
 }
 
 // drop makes a batch a spare one, and drops what holds its transactions.
@@ -463,11 +485,12 @@ func (s *Session) prepareNet(t *table, op operation, columns shape) *prepared {
 	return p
 }
 
-// pinBatches makes the target transaction fail if something on the table can tell a batch
-// from its changes, which was not so when it was bound. What pin watches does not show
-// it: triggers, rules and partitions come and go beside the table's own catalog row.
+// pinBatches makes the target transaction fail if something on the table can tell its
+// changes from those in the order in which they were made, which was not so when it was
+// bound. What pin watches does not show it: triggers, rules and partitions come and go
+// beside the table's own catalog row.
 func (s *Session) pinBatches(t *table) error {
-	if t.batchesPinned == s.begun {
+	if s.batches.reordered != s.begun || t.batchesPinned == s.begun || t.bound.RowByRow != "" {
 		return nil
 	}
 	t.batchesPinned = s.begun

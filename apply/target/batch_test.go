@@ -100,6 +100,8 @@ func TestMergeable(t *testing.T) {
 		{"binary that the column does not take", opInsert, nil, kind(row, 2, b), func(_ *Session, t *table) { t.bound.Columns[2].TakesBinary = false }, false},
 		{"binary that the column widens", opInsert, nil, kind(row, 2, b), func(_ *Session, t *table) { t.bound.Columns[2].Widens = true }, false},
 		{"binary", opInsert, nil, kind(row, 2, b), nil, true},
+		{"binary among what is copied as text", opInsert, nil, kind(row, 2, b), func(_ *Session, t *table) { t.bound.TextCopy = true }, false},
+		{"text that is copied as text", opInsert, nil, row, func(_ *Session, t *table) { t.bound.TextCopy = true }, true},
 		{"insert of an array", opInsert, nil, row, func(_ *Session, t *table) { t.bound.Columns[2].ArrayOID = 0 }, true},
 		{"update of an array", opUpdate, row, row, func(_ *Session, t *table) { t.bound.Columns[2].ArrayOID = 0 }, false},
 		{"update that leaves an array", opUpdate, kind(row, 2, u), kind(row, 2, u), func(_ *Session, t *table) { t.bound.Columns[2].ArrayOID = 0 }, true},

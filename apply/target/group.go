@@ -484,11 +484,13 @@ func (s *Session) rollBack() error {
 // pin makes the target transaction fail if the table is not what it was when it was
 // bound. It follows the first change of the table, which has locked it.
 func (s *Session) pin(t *table) error {
-	if t.pinned == s.begun {
-		return nil
+	if t.pinned != s.begun {
+		t.pinned = s.begun
+		version := &t.bound.Version
+		s.values = append(s.values[:0], []byte(version.Table), []byte(version.TableXID), []byte(version.Columns), []byte(version.Index), []byte(version.IndexXID))
+		if err := verdict(s.pipe.Exec(s.token(opPin, t), pinStatement, s.values, nil)); err != nil {
+			return err
+		}
 	}
-	t.pinned = s.begun
-	version := &t.bound.Version
-	s.values = append(s.values[:0], []byte(version.Table), []byte(version.TableXID), []byte(version.Columns), []byte(version.Index), []byte(version.IndexXID))
-	return verdict(s.pipe.Exec(s.token(opPin, t), pinStatement, s.values, nil))
+	return s.pinBatches(t)
 }
