@@ -59,7 +59,7 @@ const familyVersion = `pg_catalog.hash_array_extended(ARRAY(SELECT w.xid::pg_cat
 				UNION ALL SELECT xmin FROM pg_catalog.pg_constraint WHERE conrelid = p.oid
 				UNION ALL SELECT xmin FROM pg_catalog.pg_attrdef WHERE adrelid = p.oid
 				UNION ALL SELECT p.oid::pg_catalog.text::pg_catalog.xid
-			) w(xid)), 0)::pg_catalog.text`
+			) w(xid) ORDER BY 1), 0)::pg_catalog.text`
 
 // batchesVersion is familyVersion where table c depends on nothing else that could come to
 // notice: a type or a function that somebody made may change beside the table. It is
