@@ -18,12 +18,11 @@ const (
 	userTimeout = 30 * time.Second
 )
 
-// Near publishers get a small, fixed receive buffer, which the kernel would
-// otherwise let grow. While that buffer has less room than the window we have
-// announced, the kernel acknowledges when we read and not after every few
-// messages, and the publisher's kernel joins what it may not send yet. For
-// 100,000 small transactions that is 4,000 segments instead of 240,000, and half
-// of the walsender's CPU. A far publisher needs the large window.
+// Near publishers get a fixed receive buffer, which the kernel would otherwise
+// let grow. While that buffer has less room than the window we have announced,
+// the kernel acknowledges when we read and not after every few messages, and
+// the publisher's kernel joins what it may not send yet. A far publisher needs
+// the large window, and loopback has a much smaller one (see pacer).
 const (
 	near = time.Millisecond // time to connect: one round trip
 	// nearBuffer is the largest that Linux grants without being configured.
@@ -55,13 +54,13 @@ func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, e
 	defer context.AfterFunc(d.ctx, cancel)()
 	tcp := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{
 		Enable: true, Idle: keepaliveIdle, Interval: keepaliveInterval, Count: keepaliveCount,
-	}}
+	}, Control: limitLoopback}
 	start := time.Now()
 	conn, err := tcp.DialContext(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
-	if stream, ok := conn.(*net.TCPConn); ok && (isLoopback(stream) || time.Since(start) < near) {
+	if stream, ok := conn.(*net.TCPConn); ok && !isLoopback(conn.RemoteAddr()) && time.Since(start) < near {
 		_ = stream.SetReadBuffer(nearBuffer) // without it only speed is lost
 	}
 	socket, err := d.wrap(conn)
@@ -77,9 +76,9 @@ func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, e
 	return socket, nil
 }
 
-func isLoopback(conn *net.TCPConn) bool {
-	remote, ok := conn.RemoteAddr().(*net.TCPAddr)
-	return ok && remote.IP.IsLoopback()
+func isLoopback(address net.Addr) bool {
+	tcp, ok := address.(*net.TCPAddr)
+	return ok && tcp.IP.IsLoopback()
 }
 
 // close closes every socket, which ends what pgconn still does with them.

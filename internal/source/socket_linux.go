@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -53,7 +54,7 @@ func newSocket(conn net.Conn) (socket, error) {
 	s := &blockingSocket{
 		silence: newSilence(), fd: descriptor,
 		local: conn.LocalAddr(), remote: conn.RemoteAddr(),
-		pace: newPacer(conn.RemoteAddr().Network()), buffer: make([]byte, receiveBuffer),
+		pace: newPacer(conn.RemoteAddr()), buffer: make([]byte, receiveBuffer),
 	}
 	if s.reads.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		return nil, errors.Join(os.NewSyscallError("eventfd", err), unix.Close(s.fd))
@@ -87,6 +88,20 @@ func takeDescriptor(conn net.Conn) (int, error) {
 		return 0, err
 	}
 	return duplicate, os.NewSyscallError("fcntl", duplicateErr)
+}
+
+// limitLoopback gives a connection to a loopback address its small buffer, before
+// it connects: the peer takes half of the largest window it was ever told for
+// the size of its segments, and a segment that does not fit the window of a
+// buffer that shrank later waits for the timer of probes, 200 ms each.
+func limitLoopback(_, address string, raw syscall.RawConn) error {
+	peer, err := netip.ParseAddrPort(address)
+	if err != nil || !peer.Addr().Unmap().IsLoopback() {
+		return nil // the path of a Unix socket, or not ours to limit
+	}
+	return raw.Control(func(fd uintptr) {
+		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, loopbackBuffer) // without it only speed is lost
+	})
 }
 
 func (s *blockingSocket) Read(p []byte) (int, error) {

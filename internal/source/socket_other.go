@@ -2,6 +2,11 @@
 
 package source
 
-import "net"
+import (
+	"net"
+	"syscall"
+)
 
 func newSocket(conn net.Conn) (socket, error) { return newPacedConn(conn), nil }
+
+func limitLoopback(_, _ string, _ syscall.RawConn) error { return nil }
