@@ -3,6 +3,7 @@
 package txn
 
 import (
+	"runtime"
 	"strings"
 	"testing"
 
@@ -47,6 +48,40 @@ func TestRowsCostNoAllocation(t *testing.T) {
 			require.Less(t, many, few+100, "a few are the list of chunks")
 		})
 	}
+}
+
+// Small transactions wait for the commit of their group by the thousand: each costs
+// itself and a chunk, and nothing more for being replayed.
+func TestSmallTransactionsCostThreeAllocations(t *testing.T) {
+	const group = 1000
+	w := wire{}
+	begin, insert, commit := w.begin(7, 1), w.insert(0, 1, text("1", "2", "3")), w.commit(7, 1, 2)
+	a := NewAssembler(Options{Budget: NewBudget(64 << 20)})
+	feed(t, a, begin, w.relation(0, table(1, "t", "a", "b", "c")))
+	finish(t, a, commit).Release()
+	held := make([]*Transaction, 0, group)
+	perGroup := testing.AllocsPerRun(5, func() {
+		// It runs often enough that little is left of the last group's memory.
+		runtime.GC()
+		runtime.GC()
+		for range group {
+			_, _ = a.Add(begin)
+			_, _ = a.Add(insert)
+			transaction, _ := a.Add(commit)
+			held = append(held, transaction)
+		}
+		for _, transaction := range held {
+			if changes, err := replay(transaction); changes != 1 || err != nil {
+				t.Fatal(changes, err)
+			}
+		}
+		for _, transaction := range held {
+			transaction.Release()
+		}
+		held = held[:0]
+	})
+	t.Logf("allocations: %.0f for %d transactions", perGroup, group)
+	require.Less(t, perGroup, 3.2*group)
 }
 
 // Neither do those that are followed while they arrive.

@@ -26,11 +26,15 @@ type Budget struct {
 	spooled  atomic.Int64 // bytes in spool files
 	recycler recycler
 
+	// Every transaction changes these a few times, from two goroutines at once.
+	open  atomic.Int64
+	ready atomic.Int64
+	files atomic.Int64 // of ready transactions
+	// waited tells release that lowered is there.
+	waited atomic.Bool
+
 	mu struct {
 		sync.Mutex
-		open  int64
-		ready int64
-		files int // of ready transactions
 		// lowered, unless nil, is closed when there is room again.
 		lowered chan struct{}
 	}
@@ -44,11 +48,7 @@ func NewBudget(limit int64) *Budget { return &Budget{limit: limit, most: 2} }
 func NewFrugalBudget(limit int64) *Budget { return &Budget{limit: limit, most: 1} }
 
 // Used is the memory of all transactions in flight, in bytes.
-func (b *Budget) Used() int64 {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.mu.open + b.mu.ready
-}
+func (b *Budget) Used() int64 { return b.open.Load() + b.ready.Load() }
 
 // Wait blocks while ready transactions take more than half of the budget, or two
 // of them have spool files. When ctx ends it returns its cause. The reader of a
@@ -70,68 +70,75 @@ func (b *Budget) Wait(ctx context.Context) error {
 
 // overfull returns nil when there is room, else what to wait for.
 func (b *Budget) overfull() <-chan struct{} {
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	if b.hasRoom() {
 		return nil
 	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	if b.mu.lowered == nil {
 		b.mu.lowered = make(chan struct{})
+		b.waited.Store(true)
+	}
+	if b.hasRoom() {
+		return nil // of a release that may not have seen that somebody waits
 	}
 	return b.mu.lowered
 }
 
-// hasRoom tells whether more transactions may become ready. The caller holds mu.
-func (b *Budget) hasRoom() bool { return b.mu.ready <= b.limit/2 && b.mu.files < b.most }
+// hasRoom tells whether more transactions may become ready.
+func (b *Budget) hasRoom() bool {
+	return b.ready.Load() <= b.limit/2 && b.files.Load() < int64(b.most)
+}
 
 // reserve charges size bytes to the open transactions if they then take no more
 // than half of the budget.
 func (b *Budget) reserve(size int64) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.mu.open+size > b.limit/2 {
-		return false
+	for {
+		open := b.open.Load()
+		if open+size > b.limit/2 {
+			return false
+		}
+		if b.open.CompareAndSwap(open, open+size) {
+			return true
+		}
 	}
-	b.mu.open += size
-	return true
 }
 
 // charge adds size bytes, which may be negative, to the open transactions
 // whatever they take.
 func (b *Budget) charge(size int64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.mu.open += size
-	invariant.Check(b.mu.open >= 0, "open transactions take %d bytes", b.mu.open)
+	open := b.open.Add(size)
+	invariant.Check(open >= 0, "open transactions take %d bytes", open)
 }
 
 // complete moves a transaction of size bytes in memory, and files spool files,
 // from the open ones to the ready ones.
 func (b *Budget) complete(size int64, files int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.mu.files += files
-	b.mu.open -= size
-	b.mu.ready += size
-	invariant.Check(b.mu.open >= 0, "open transactions take %d bytes", b.mu.open)
+	if files > 0 {
+		b.files.Add(int64(files))
+	}
+	b.ready.Add(size)
+	b.charge(-size)
 }
 
 // chargeReady adds size bytes to the ready transactions.
-func (b *Budget) chargeReady(size int64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.mu.ready += size
-}
+func (b *Budget) chargeReady(size int64) { b.ready.Add(size) }
 
 // release takes size bytes and files spool files from the ready transactions.
 func (b *Budget) release(size int64, files int) {
+	if files > 0 {
+		b.files.Add(-int64(files))
+	}
+	ready := b.ready.Add(-size)
+	invariant.Check(ready >= 0, "ready transactions take %d bytes", ready)
+	if !b.waited.Load() || !b.hasRoom() {
+		return
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.mu.ready -= size
-	b.mu.files -= files
-	invariant.Check(b.mu.ready >= 0, "ready transactions take %d bytes", b.mu.ready)
-	if b.mu.lowered != nil && b.hasRoom() {
+	if b.mu.lowered != nil {
 		close(b.mu.lowered)
 		b.mu.lowered = nil
+		b.waited.Store(false)
 	}
 }

@@ -55,7 +55,7 @@ func TestWaitForSpooledTransactions(t *testing.T) {
 		first.Release()
 		require.NoError(t, <-waiting)
 		second.Release()
-		require.Zero(t, b.mu.files)
+		require.Zero(t, b.files.Load())
 	})
 }
 

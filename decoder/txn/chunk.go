@@ -87,4 +87,10 @@ func (r *recycler) newDecoder() *decoder.Decoder {
 	return new(decoder.Decoder)
 }
 
-func (r *recycler) freeDecoder(d *decoder.Decoder) { r.decoders.Put(d) }
+// freeDecoder takes a decoder back. Nobody may use its last message any more.
+func (r *recycler) freeDecoder(d *decoder.Decoder) {
+	if invariant.Enabled {
+		d.Reset() // makes that noticed
+	}
+	r.decoders.Put(d)
+}

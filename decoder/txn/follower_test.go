@@ -223,11 +223,11 @@ func TestFollowersMemoryCounts(t *testing.T) {
 	before := b.Used()
 	require.True(t, watched.next(0))
 	require.EqualValues(t, pieceSize, b.Used()-before)
-	require.Zero(t, b.mu.ready)
+	require.Zero(t, b.ready.Load())
 
 	feed(t, a, w.streamStop())
 	transaction := finish(t, a, w.streamCommit(7, 1, 2))
-	require.Zero(t, b.mu.open)
+	require.Zero(t, b.open.Load())
 	require.Error(t, b.Wait(cancelled(t)), "now it waits for its turn")
 	transaction.Release()
 	require.EqualValues(t, pieceSize, b.Used())

@@ -158,8 +158,8 @@ func checkBudget(t require.TestingT, a *Assembler, completed []*Transaction, fol
 			readyBytes += buffer.capacity()
 		}
 	}
-	require.Equal(t, openBytes, a.budget.mu.open)
-	require.Equal(t, readyBytes, a.budget.mu.ready)
+	require.Equal(t, openBytes, a.budget.open.Load())
+	require.Equal(t, readyBytes, a.budget.ready.Load())
 	if a.spool != nil {
 		require.LessOrEqual(t, tapes, a.budget.limit/2)
 	}

@@ -31,12 +31,12 @@ type Change struct {
 // change. It is not safe for concurrent use.
 type Reader struct {
 	transaction *Transaction
-	decoder     *decoder.Decoder
-	left        int    // changes that are still to come
-	rest        []byte // of the chunk or the buffer that is being read
-	chunk       int    // next to read
-	offset      int64  // of the file, next to read
-	buffer      *chunk // for what comes from the file
+	decoder     *decoder.Decoder // nil before the first change and after the last
+	left        int              // changes that are still to come
+	rest        []byte           // of the chunk or the buffer that is being read
+	chunk       int              // next to read
+	offset      int64            // of the file, next to read
+	buffer      *chunk           // for what comes from the file
 }
 
 // Next returns the next change, or io.EOF after the last one. Other errors mean
@@ -47,6 +47,7 @@ func (r *Reader) Next() (Change, error) {
 		return Change{}, fmt.Errorf("read transaction %d: %w", t.XID, errReleased)
 	}
 	if r.left == 0 {
+		r.freeDecoder()
 		return Change{}, io.EOF
 	}
 	stored, err := r.record()
@@ -88,25 +89,30 @@ func errBeyondEnd(size int64) error {
 
 // rewind makes the first change the next one.
 func (r *Reader) rewind(t *Transaction) {
+	r.transaction = t
 	if r.decoder == nil {
-		r.transaction = t
 		r.decoder = t.budget.recycler.newDecoder()
 	}
 	r.left, r.rest, r.chunk, r.offset = t.tape.count, nil, 0, 0
 }
 
+// freeDecoder gives the decoder to the next reader. The end of the changes does so,
+// since thousands of transactions that are released together do not need one each.
+func (r *Reader) freeDecoder() {
+	if r.decoder != nil {
+		r.transaction.budget.recycler.freeDecoder(r.decoder)
+		r.decoder = nil
+	}
+}
+
 // close ends the use of the reader and returns the memory that is free now.
 func (r *Reader) close() (freed int64) {
-	if r.decoder == nil {
-		return 0
-	}
-	recycler := &r.transaction.budget.recycler
-	recycler.freeDecoder(r.decoder)
+	r.freeDecoder()
 	if r.buffer != nil {
 		freed = r.buffer.capacity()
-		recycler.freeChunk(r.buffer)
+		r.transaction.budget.recycler.freeChunk(r.buffer)
 	}
-	r.decoder, r.buffer, r.rest, r.left = nil, nil, nil, 0
+	r.buffer, r.rest, r.left = nil, nil, 0
 	return freed
 }
 
