@@ -309,3 +309,21 @@ func TestStopInTheMiddleOfALargeTransactionEndsByItsContext(t *testing.T) {
 	require.ErrorIs(t, stream.Stop(ctx), context.Canceled)
 	pgtest.WaitFor(t, uri, `select active from pg_replication_slots where slot_name = 's_middle'`, "f")
 }
+
+func TestFramesCostNoAllocation(t *testing.T) {
+	const frames = 1000
+	sent := make(chan struct{})
+	stream := withFake(t, StreamOptions{}, func(fake *fakePublisher) {
+		for range 2 + frames {
+			fake.data("a small message")
+		}
+		close(sent)
+		fake.drain()
+	})
+	<-sent // the socket holds them: whatever allocates now is the reader
+	require.Zero(t, testing.AllocsPerRun(frames, func() {
+		if _, err := stream.Receive(); err != nil {
+			t.Fatal(err)
+		}
+	}))
+}
