@@ -263,7 +263,7 @@ func (a *attempt) originOf(worker int) string {
 	return origin.Name(a.options.Name, a.control.target.DatabaseOID, worker)
 }
 
-// openWorkers opens the sessions that apply streamed transactions ahead of their turn.
+// openWorkers opens the sessions that apply ahead of their turn.
 func (a *attempt) openWorkers(ctx context.Context) error {
 	for worker := 1; worker < a.sessions(); worker++ {
 		session, err := a.openWorker(ctx, worker)

@@ -287,6 +287,7 @@ func (e *Engine) Status() state.Status {
 		status.LastCommitTime = &committed
 	}
 	status.Transactions, status.Groups, status.Replays = progress.Transactions, progress.Groups, progress.Replays
+	status.ParallelGroups, status.ParallelReplays = progress.ParallelGroups, progress.ParallelReplays
 	status.Rows = state.Rows{
 		Inserted: progress.Inserts, Updated: progress.Updates,
 		Deleted: progress.Deletes, Truncated: progress.Truncates,
@@ -297,7 +298,8 @@ func (e *Engine) Status() state.Status {
 	status.OpenStreams = progress.Assembler.OpenStreams
 	for _, w := range progress.Workers {
 		status.Workers = append(status.Workers, state.Worker{
-			Number: w.Number, PID: w.PID, State: w.State, Since: w.Since, XID: w.XID, Changes: w.Changes, WaitingFor: w.WaitsFor,
+			Number: w.Number, PID: w.PID, State: w.State, Since: w.Since, XID: w.XID, Changes: w.Changes,
+			Transactions: w.Transactions, WaitingFor: w.WaitsFor,
 		})
 	}
 	status.SetLag(status.UpdatedAt)
@@ -310,6 +312,8 @@ func sum(base, running stream.Progress) stream.Progress {
 	running.Transactions += base.Transactions
 	running.Groups += base.Groups
 	running.Replays += base.Replays
+	running.ParallelGroups += base.ParallelGroups
+	running.ParallelReplays += base.ParallelReplays
 	running.Inserts += base.Inserts
 	running.Updates += base.Updates
 	running.Deletes += base.Deletes

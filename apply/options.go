@@ -52,8 +52,9 @@ type Options struct {
 	// Failover makes the slot one that standbys of the publisher keep (17 and later).
 	Failover bool
 
-	// Workers is how many sessions apply: one in the order of commits, and the others
-	// transactions that are still running on the publisher.
+	// Workers is how many sessions apply: one in the order of commits, and the others ahead
+	// of their turn, transactions that are still running on the publisher and groups that
+	// do not meet those before them.
 	Workers int
 	// SynchronousCommit of the apply sessions, any value of the setting.
 	SynchronousCommit string
@@ -217,14 +218,9 @@ func (o *Options) streaming() string {
 	return o.Streaming
 }
 
-// Sessions is how many of the workers there is something to do for: so many sessions on
-// the target apply, each under a replication origin of its own.
-func (o *Options) Sessions() int {
-	if o.streaming() == "off" {
-		return 1
-	}
-	return o.Workers
-}
+// Sessions is how many sessions on the target apply, each under a replication origin of
+// its own.
+func (o *Options) Sessions() int { return o.Workers }
 
 // SlotName is the slot to use: Slot, or Name where that is empty.
 func (o *Options) SlotName() string {

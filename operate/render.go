@@ -150,6 +150,9 @@ func statusLines(page *page, status *state.Status, age time.Duration, lag string
 	page.line("done", "%s in %s; rows: %s inserted, %s updated, %s deleted; %s", counted(status.Transactions, "transaction"),
 		counted(status.Groups, "group"), count(status.Rows.Inserted), count(status.Rows.Updated), count(status.Rows.Deleted),
 		counted(status.Rows.Truncated, "truncation"))
+	if status.ParallelGroups+status.ParallelReplays > 0 {
+		page.line("in parallel", "%s; %s at their turn instead", counted(status.ParallelGroups, "group"), count(status.ParallelReplays))
+	}
 	if status.Misses != (state.Misses{}) {
 		page.line("missing rows", "%s, %s", counted(status.Misses.Update, "update"), counted(status.Misses.Delete, "delete"))
 	}
@@ -174,6 +177,9 @@ func workerLine(page *page, worker state.Worker, at time.Time, age time.Duration
 	line := fmt.Sprintf("%s for %s", worker.State, duration(at.Sub(worker.Since)+age))
 	if worker.XID != 0 {
 		line += fmt.Sprintf("; transaction %d, %s so far", worker.XID, counted(worker.Changes, "change"))
+	}
+	if worker.Transactions > 0 {
+		line += "; group of " + counted(int64(worker.Transactions), "transaction")
 	}
 	if worker.WaitingFor != "" {
 		line += "; waits for " + worker.WaitingFor

@@ -63,11 +63,16 @@ type Status struct {
 	Transactions int64 `json:"transactions"`
 	Groups       int64 `json:"groups"`
 	// Replays counts the groups that did not go as expected and were applied one by one.
-	Replays int64  `json:"replays"`
-	Rows    Rows   `json:"rows"`
-	Misses  Misses `json:"misses"`
+	Replays int64 `json:"replays"`
+	// ParallelGroups counts the groups that a worker applied beside those before them,
+	// ParallelReplays those that it could not, and that were applied at their turn.
+	ParallelGroups  int64 `json:"parallel_groups"`
+	ParallelReplays int64 `json:"parallel_replays"`
+
+	Rows   Rows   `json:"rows"`
+	Misses Misses `json:"misses"`
 	// Workers are the sessions that apply. The first one does so in the order of
-	// commits, the others apply transactions that are still in progress.
+	// commits, the others ahead of their turn.
 	Workers []Worker `json:"workers,omitempty"`
 	// Conflicts counts by type those that were resolved.
 	Conflicts map[conflict.Type]int64 `json:"conflicts,omitempty"`
@@ -132,9 +137,11 @@ type Worker struct {
 	State string    `json:"state"`
 	Since time.Time `json:"state_since"`
 	// XID is the publisher's transaction in progress, of which Changes are applied so far.
-	XID        uint32 `json:"xid,omitempty"`
-	Changes    int64  `json:"changes,omitempty"`
-	WaitingFor string `json:"waiting_for,omitempty"`
+	XID     uint32 `json:"xid,omitempty"`
+	Changes int64  `json:"changes,omitempty"`
+	// Transactions is how many the group has that it applies.
+	Transactions int    `json:"transactions,omitempty"`
+	WaitingFor   string `json:"waiting_for,omitempty"`
 }
 
 // SetLag computes both lags from Received, Applied and LastCommitTime.

@@ -3,72 +3,66 @@ package stream
 import (
 	"context"
 	"maps"
-	"time"
 
 	"pgapply/apply/target"
 	"pgapply/conflict"
 	"pgapply/decoder"
 	"pgapply/decoder/txn"
 	"pgapply/internal/lsn"
+	"pgapply/parallel"
 )
 
-// apply takes events off the queue until ctx ends: consecutive transactions that
-// are waiting already form a group, so an idle system applies one to one.
+// apply takes events off the queue until ctx ends. Ordinary transactions become groups;
+// anything else waits until those before it are committed.
 func (s *Stream) apply(ctx, patient context.Context) error {
-	var group []*txn.Transaction
-	for {
-		e, ok := s.next(ctx)
-		if !ok {
-			return ctx.Err()
-		}
-		if e.transaction == nil {
-			if err := s.idle(e); err != nil {
-				return err
-			}
-			continue
-		}
-		if s.beyondEnd(e.transaction) {
-			s.forgo(e)
-			return errEnd
-		}
-		if s.options.Skip > 0 && e.transaction.EndLSN >= s.options.Skip {
-			if done, err := s.skip(ctx, e.transaction); err != nil {
-				return err
-			} else if done {
-				s.pool.Committed(e.complete)
-				continue
-			}
-		}
-		if e.ahead != nil {
-			if err := s.applyAhead(patient, e); err != nil {
-				return err
-			}
-			s.pool.Committed(e.complete)
-			continue
-		}
-		var keepalive event
-		group, keepalive = s.gather(group[:0], e.transaction)
-		if err := s.applyGroup(group); err != nil {
+	for ctx.Err() == nil {
+		if err := s.step(ctx, patient); err != nil {
 			return err
 		}
-		keepalive.complete = max(keepalive.complete, group[len(group)-1].Sequence)
-		s.pool.Committed(keepalive.complete)
-		if keepalive.position > 0 || keepalive.urgent {
-			if err := s.idle(keepalive); err != nil {
-				return err
-			}
-		}
 	}
+	return ctx.Err()
 }
 
-// next waits for an event.
+// step does what comes next.
+func (s *Stream) step(ctx, patient context.Context) error {
+	if s.forming == nil {
+		e, some := s.next(ctx)
+		switch {
+		case !some && len(s.inLine) > 0:
+			return s.finishOldest(patient)
+		case !some:
+			return nil
+		case e.transaction == nil && len(s.inLine) > 0:
+			last := s.inLine[len(s.inLine)-1]
+			last.keepalive = last.keepalive.and(e)
+			return nil
+		case e.transaction == nil:
+			return s.idle(e)
+		case !s.ordinary(e) && len(s.inLine) > 0:
+			s.held = &e
+			return s.finishOldest(patient)
+		case !s.ordinary(e):
+			return s.single(ctx, patient, e)
+		}
+		s.forming = newGroup(e.transaction)
+	}
+	s.grow()
+	return s.move(patient)
+}
+
+// next takes an event. It waits for one, until ctx ends, while nothing is in work.
 func (s *Stream) next(ctx context.Context) (event, bool) {
 	if s.held != nil {
 		e := *s.held
 		s.held = nil
 		return e, true
 	}
-	if ctx.Err() != nil {
+	select {
+	case e := <-s.events:
+		return e, true
+	default:
+	}
+	if len(s.inLine) > 0 {
 		return event{}, false
 	}
 	select {
@@ -79,39 +73,37 @@ func (s *Stream) next(ctx context.Context) (event, bool) {
 	}
 }
 
-// gather adds to the first transaction what waits in the queue and fits the same
-// target transaction. Keepalives on the way count after the whole group: the last
-// one of them is returned.
-func (s *Stream) gather(group []*txn.Transaction, first *txn.Transaction) ([]*txn.Transaction, event) {
-	group = append(group, first)
-	rows, size := first.Len(), first.Bytes()
-	var keepalive event
-	for {
-		var e event
-		select {
-		case e = <-s.events:
-		default:
-			return group, keepalive
-		}
-		t := e.transaction
-		if t == nil {
-			keepalive = event{position: max(keepalive.position, e.position), urgent: keepalive.urgent || e.urgent, complete: e.complete}
-			continue
-		}
-		rows += t.Len()
-		size += t.Bytes()
-		limits := &s.options.Limits
-		if len(group) >= limits.Transactions || rows > limits.Rows || size > limits.Bytes ||
-			span(first.Time, t.Time) > limits.Age || first.Kind != txn.Commit || t.Kind != txn.Commit || t.Streamed || s.beyondEnd(t) || s.options.Skip > 0 && t.EndLSN >= s.options.Skip {
-			s.held = &e
-			return group, keepalive
-		}
-		group = append(group, t)
+// single handles a transaction that is in no group: one that was streamed, that is
+// prepared or decided about, that is skipped, or with which the stream ends.
+func (s *Stream) single(ctx, patient context.Context, e event) error {
+	t := e.transaction
+	if s.beyondEnd(t) {
+		s.forgo(e)
+		return errEnd
 	}
-}
-
-func span(first, last decoder.Timestamp) time.Duration {
-	return time.Duration(last-first) * time.Microsecond
+	if s.options.Skip > 0 && t.EndLSN >= s.options.Skip {
+		done, err := s.skip(ctx, t)
+		if err != nil {
+			return err
+		}
+		if done {
+			s.pool.Committed(e.complete)
+		} else {
+			s.held = &e
+		}
+		return nil
+	}
+	var err error
+	if e.ahead != nil {
+		err = s.applyAhead(patient, e)
+	} else {
+		err = s.applyGroup([]*txn.Transaction{t})
+	}
+	if err != nil {
+		return err
+	}
+	s.pool.Committed(e.complete)
+	return nil
 }
 
 // beyondEnd tells whether a transaction committed at or after the end position. Where a
@@ -180,7 +172,10 @@ type Progress struct {
 	// LastCommitTime is when the last applied transaction committed on the publisher.
 	LastCommitTime decoder.Timestamp
 
-	Transactions, Groups, Replays        int64
+	Transactions, Groups, Replays int64
+	// ParallelGroups counts the groups that were applied by a worker beside those before
+	// them, ParallelReplays those that could not be, and were applied at their turn.
+	ParallelGroups, ParallelReplays      int64
 	Inserts, Updates, Deletes, Truncates int64
 	NotMember                            int64
 	// Messages counts logical messages, of transactions and of none.
@@ -224,6 +219,19 @@ func (s *Stream) account(group []*txn.Transaction, outcome target.Outcome) {
 	}
 	if outcome.Committed > 0 {
 		p.LastCommitTime = group[outcome.Committed-1].Time
+	}
+}
+
+// accountAhead counts how a group that was in line was committed.
+func (s *Stream) accountAhead(fate parallel.Fate) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch fate {
+	case parallel.AsHoped:
+		s.mu.progress.ParallelGroups++
+	case parallel.Missed:
+		s.mu.progress.ParallelReplays++
+	case parallel.InTurn:
 	}
 }
 

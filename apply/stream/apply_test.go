@@ -39,27 +39,32 @@ func TestGather(t *testing.T) {
 		end    lsn.LSN
 		first  event
 		events []event
-		// The group's size, what is held back, and the keepalive that counts after it.
-		size      int
-		held      bool
-		keepalive lsn.LSN
+		// The group's size, what is held back, whether it may grow later, whether another
+		// group waits, and the keepalive that counts after it.
+		size               int
+		held, closed, more bool
+		keepalive          lsn.LSN
 	}{
-		{"nothing waits", roomy, 0, transaction(10), nil, 1, false, 0},
-		{"all that waits", roomy, 0, transaction(10), []event{transaction(20), transaction(30)}, 3, false, 0},
-		{"keepalives in between", roomy, 0, transaction(10), []event{{position: 15}, transaction(20), {position: 25}}, 2, false, 25},
-		{"number", Limits{2, 100, 100, time.Second}, 0, transaction(10), []event{transaction(20), transaction(30)}, 2, true, 0},
-		{"age", roomy, 0, transaction(10), []event{transaction(20, late)}, 1, true, 0},
-		{"a streamed one stands alone", roomy, 0, transaction(10), []event{transaction(20, streamed)}, 1, true, 0},
-		{"a prepared one stands alone", roomy, 0, transaction(10), []event{transaction(20, prepared)}, 1, true, 0},
-		{"nothing joins a prepared one", roomy, 0, transaction(10, prepared), []event{transaction(20)}, 1, true, 0},
-		{"the end position", roomy, 25, transaction(10), []event{transaction(20), transaction(30)}, 2, true, 0},
+		{"nothing waits", roomy, 0, transaction(10), nil, 1, false, false, false, 0},
+		{"all that waits", roomy, 0, transaction(10), []event{transaction(20), transaction(30)}, 3, false, false, false, 0},
+		{"keepalives in between", roomy, 0, transaction(10), []event{{position: 15}, transaction(20), {position: 25}}, 2, false, false, false, 25},
+		{"number", Limits{2, 100, 100, time.Second}, 0, transaction(10), []event{transaction(20), transaction(30)}, 2, false, true, true, 0},
+		{"one", Limits{1, 100, 100, time.Second}, 0, transaction(10), nil, 1, false, true, false, 0},
+		{"age", roomy, 0, transaction(10), []event{transaction(20, late)}, 1, true, true, true, 0},
+		{"a streamed one stands alone", roomy, 0, transaction(10), []event{transaction(20, streamed)}, 1, true, true, false, 0},
+		{"a prepared one stands alone", roomy, 0, transaction(10), []event{transaction(20, prepared)}, 1, true, true, false, 0},
+		{"the end position", roomy, 25, transaction(10), []event{transaction(20), transaction(30)}, 2, true, true, false, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := waiting(c.limits, c.end, c.events...)
-			group, keepalive := s.gather(nil, c.first.transaction)
+			s.forming = newGroup(c.first.transaction)
+			s.grow()
+			group := s.forming.transactions
 			require.Len(t, group, c.size)
 			require.Equal(t, c.held, s.held != nil)
-			require.Equal(t, c.keepalive, keepalive.position)
+			require.Equal(t, c.closed, s.forming.closed)
+			require.Equal(t, c.more, s.more())
+			require.Equal(t, c.keepalive, s.forming.keepalive.position)
 			for i := 1; i < len(group); i++ {
 				require.Greater(t, group[i].EndLSN, group[i-1].EndLSN)
 			}

@@ -14,7 +14,8 @@ import (
 
 // The head must never wait for a later transaction of ours. On the publisher it does
 // not, but a unique index or a trigger that only the target has, or another application
-// in between, can make it: the later one waits for its turn, and nothing would move.
+// in between, can make it: the later one, a streamed one or a group, waits for its turn,
+// and nothing would move.
 
 const (
 	// stallAfter is how long the head waits for the target before anybody asks why.
@@ -26,7 +27,7 @@ const (
 // head is the session that the applier waits for.
 type head struct {
 	session *target.Session
-	ahead   *inProgress
+	ahead   *ahead
 	since   time.Time
 }
 
@@ -35,8 +36,8 @@ func (s *Stream) waitsFor(session *target.Session) {
 	s.setHead(head{session: session, since: time.Now()})
 }
 
-// waitsForAhead notes the transaction, on whichever worker.
-func (s *Stream) waitsForAhead(p *inProgress) { s.setHead(head{ahead: p, since: time.Now()}) }
+// waitsForAhead notes the transaction or group, on whichever worker.
+func (s *Stream) waitsForAhead(p *ahead) { s.setHead(head{ahead: p, since: time.Now()}) }
 
 func (s *Stream) setHead(h head) {
 	s.mu.Lock()
@@ -51,8 +52,8 @@ func (s *Stream) headBackend() (pid uint32, since time.Time) {
 	s.mu.Unlock()
 	session := h.session
 	if h.ahead != nil {
-		if t := h.ahead.task.Load(); t != nil {
-			session = t.session
+		if p := h.ahead.place.Load(); p != nil {
+			session = p.session
 		}
 	}
 	if session == nil {
@@ -93,7 +94,7 @@ func (s *Stream) giveWay(head uint32, blockers []Blocker) {
 	for worker, session := range s.options.Workers {
 		pid := session.PID()
 		if pid != head && slices.ContainsFunc(blockers, func(b Blocker) bool { return b.PID == pid }) {
-			s.options.Log.Info("a streamed transaction stands in the way of an earlier one: it is rolled back and applied at its turn", zap.Int("worker", worker+1))
+			s.options.Log.Info("a transaction that was applied ahead stands in the way of an earlier one: it is rolled back and applied at its turn", zap.Int("worker", worker+1))
 			s.pool.Yield(worker + 1)
 		}
 	}

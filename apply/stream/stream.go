@@ -1,16 +1,16 @@
 // Package stream takes one walsender stream to the target, in order.
 //
 //	                                ┌─ while they arrive ─► parallel.Pool ─► workers' sessions
-//	                                │                           ▲ their turn
-//	source.Stream ──read──► assembler ──► events ──apply────────┴──────► target.Session ──► COMMIT + origin
+//	                                │                  groups ▲ ▲ their turn
+//	source.Stream ──read──► assembler ──► events ──apply──────┴─┴──────► target.Session ──► COMMIT + origin
 //	      ▲                                                                                     │
 //	      └── Report ◄──acknowledge── origin.Tracker ◄───────────────────────────────────────── ┘
 //
 // One goroutine reads and assembles, one applies, one finds out what is durable and
 // tells the publisher. The one that applies is the head of the stream: it alone
 // decides whose turn it is. Workers apply streamed transactions ahead of that (see
-// worker.go), and one more goroutine sees to it that they do not stand in the head's
-// way (stall.go). Keepalives travel through the same queue as
+// worker.go), and groups of others (group.go), and one more goroutine sees to it that
+// they do not stand in the head's way (stall.go). Keepalives travel through the same queue as
 // transactions, so that none can acknowledge what is still queued before it
 // (invariant I1). Memory is bounded by the budget: while it is used up, reading
 // pauses and the publisher is answered all the same.
@@ -52,7 +52,7 @@ type Options struct {
 	// Source is a stream that starts at Resume.
 	Source *source.Stream
 	// Target holds its replication origin, and so does each of Workers, which apply
-	// streamed transactions before their turn. Without any those wait for it.
+	// streamed transactions and groups ahead of their turn. Without any those wait for it.
 	Target  *target.Session
 	Workers []*target.Session
 	// Budget bounds the memory of transactions; CreateSpool makes the files of
@@ -124,14 +124,21 @@ type Stream struct {
 	assembler *txn.Assembler
 	tracker   *origin.Tracker
 	events    chan event
-	// held is an event that was taken from the queue and did not fit the group.
+	// held is an event that was taken from the queue and has to wait.
 	held   *event
 	urgent chan struct{}
+	// forming is the group that grows, if one does, and inLine are those that wait for
+	// their turn, oldest first, as line has said; keys are those of the last one asked. All
+	// belong to the applier, and after that to Run.
+	forming *group
+	inLine  []*group
+	line    *parallel.Line
+	keys    target.Keys
 	// pool applies streamed transactions on workers, of which open are those that are
 	// still arriving; open belongs to the reader. While skipping, none is given to it.
 	// Run makes the pool under mu, since Progress may be asked before.
 	pool     *parallel.Pool
-	open     map[*txn.Open]*inProgress
+	open     map[*txn.Open]*ahead
 	skipping atomic.Bool
 	// abandoned says that the target did not let go of the group in work. It
 	// belongs to the goroutine of breakOff, and after that to Run.
@@ -157,7 +164,7 @@ type Stream struct {
 type event struct {
 	transaction *txn.Transaction
 	// ahead is a streamed transaction's life on a worker; nil where it had none.
-	ahead *inProgress
+	ahead *ahead
 	// complete counts the transactions up to here.
 	complete uint64
 	// position up to which the publisher had nothing else for us.
@@ -176,7 +183,8 @@ func New(options Options) *Stream {
 		tracker: origin.NewTracker(options.Resume, options.Recorded),
 		events:  make(chan event, queueLength),
 		urgent:  make(chan struct{}, 1),
-		open:    make(map[*txn.Open]*inProgress),
+		open:    make(map[*txn.Open]*ahead),
+		line:    parallel.NewLine(1+len(options.Workers), mostKeys),
 	}
 	assemble := txn.Options{Budget: options.Budget, Spool: options.CreateSpool, Message: s.message}
 	s.skipping.Store(options.Skip > 0)
@@ -284,6 +292,7 @@ func waited(done <-chan struct{}, limit time.Duration) bool {
 
 // discard gives back what was read and not applied; the publisher sends it again.
 func (s *Stream) discard() {
+	s.forgoGroups()
 	if s.held != nil {
 		s.forgo(*s.held)
 	}

@@ -19,11 +19,36 @@ import (
 // Streamed transactions on workers: the assembler tells of them while they arrive,
 // the pool gives each to a worker, and a task applies what the worker may apply.
 
-// inProgress is a streamed transaction on its way through the pool.
-type inProgress struct {
+// ahead is what is applied ahead of its turn, on its way through the pool: a streamed
+// transaction, or a group.
+type ahead struct {
 	running *parallel.Running
-	// task is set once a worker has it.
-	task atomic.Pointer[task]
+	// place is set once a worker has it.
+	place atomic.Pointer[place]
+}
+
+// place is a worker's session with what it applies.
+type place struct {
+	session *target.Session
+	log     *zap.Logger
+	// transactions is how many a group has; 0 for a streamed one, of which changes counts
+	// what was applied. Waiting is what for, for status.
+	transactions int
+	changes      atomic.Int64
+	waiting      atomic.Pointer[string]
+	// cancelled: it was told to let go, so that its errors say nothing.
+	cancelled atomic.Bool
+}
+
+// at is the place itself, of any task.
+func (p *place) at() *place { return p }
+
+// Cancel frees a call that waits for the target.
+func (p *place) Cancel() {
+	p.cancelled.Store(true)
+	ctx, release := context.WithTimeout(context.Background(), cancelGrace)
+	defer release()
+	_ = p.session.Interrupt(ctx) // too late, or the connection is lost: the call ends by itself
 }
 
 // Opened, Arrived and Ended are called by the assembler, in the reader's goroutine. While
@@ -32,12 +57,15 @@ func (s *Stream) Opened(o *txn.Open) {
 	if s.skipping.Load() {
 		return
 	}
-	p := &inProgress{}
+	p := &ahead{}
 	s.open[o] = p
 	p.running = s.pool.Start(o.XID(), func(worker int) parallel.Task {
-		t := &task{session: s.options.Workers[worker-1], follower: o.Follow(), log: s.options.Log.With(zap.Int("worker", worker), zap.Uint32("xid", o.XID()))}
+		t := &task{
+			place:    place{session: s.options.Workers[worker-1], log: s.options.Log.With(zap.Int("worker", worker), zap.Uint32("xid", o.XID()))},
+			follower: o.Follow(),
+		}
 		t.session.Run(o.XID())
-		p.task.Store(t)
+		p.place.Store(&t.place)
 		return t
 	})
 }
@@ -63,7 +91,7 @@ func (s *Stream) Ended(o *txn.Open, rolledBack bool) {
 }
 
 // takeAhead returns the life on a worker of a transaction that is complete now.
-func (s *Stream) takeAhead(t *txn.Transaction) *inProgress {
+func (s *Stream) takeAhead(t *txn.Transaction) *ahead {
 	o := t.Open()
 	if o == nil {
 		return nil
@@ -141,14 +169,8 @@ func (s *Stream) closePool() {
 
 // task applies one transaction on a worker's session.
 type task struct {
-	session  *target.Session
+	place
 	follower *txn.Follower
-	log      *zap.Logger
-	// changes counts those that were applied, and waiting is what for, for status.
-	changes atomic.Int64
-	waiting atomic.Pointer[string]
-	// cancelled: it was told to let go, so that its errors say nothing.
-	cancelled atomic.Bool
 }
 
 // Advance applies what has arrived and rests on nothing but the first committed
@@ -207,14 +229,6 @@ func (t *task) Abandon() error {
 	return t.session.Abandon()
 }
 
-// Cancel frees a call that waits for the target.
-func (t *task) Cancel() {
-	t.cancelled.Store(true)
-	ctx, release := context.WithTimeout(context.Background(), cancelGrace)
-	defer release()
-	_ = t.session.Interrupt(ctx) // too late, or the connection is lost: the call ends by itself
-}
-
 // What a worker with a transaction waits for.
 var (
 	waitsForMore    = "more of the transaction"
@@ -232,9 +246,10 @@ type Worker struct {
 	// Since is when the state began.
 	Since time.Time
 	// XID is the transaction in progress that a worker applies, of which Changes are
-	// applied so far; 0 for none.
-	XID     uint32
-	Changes int64
+	// applied so far; 0 for none. Transactions is how many the group has that it applies.
+	XID          uint32
+	Changes      int64
+	Transactions int
 	// WaitsFor says what for, where the worker waits.
 	WaitsFor string
 }
@@ -260,10 +275,14 @@ func (s *Stream) workers() []Worker {
 			Number: status.Worker, PID: s.options.Workers[status.Worker-1].PID(),
 			State: string(status.State), Since: status.Since, XID: status.Label,
 		}
-		if t, ok := status.Task.(*task); ok {
-			w.Changes = t.changes.Load()
-			switch reason := t.waiting.Load(); {
-			case h.ahead != nil && h.ahead.task.Load() == t:
+		if t, ok := status.Task.(interface{ at() *place }); ok {
+			p := t.at()
+			w.Changes, w.Transactions = p.changes.Load(), p.transactions
+			if p.transactions > 0 {
+				w.XID = 0
+			}
+			switch reason := p.waiting.Load(); {
+			case h.ahead != nil && h.ahead.place.Load() == p:
 				w.WaitsFor = stalled
 			case status.State == parallel.Waiting && reason != nil:
 				w.WaitsFor = *reason

@@ -93,7 +93,7 @@ func (s *Session) join(t *table, op operation, search, newer decoder.Tuple) (joi
 		tuple = search
 	}
 	limit := s.options.MaxBatch
-	if s.running.open {
+	if s.running.arrives() {
 		limit = min(limit, runningBatch)
 	}
 	weight := length(tuple) + batchCell*len(tuple)

@@ -21,10 +21,12 @@ import (
 // errOutOfTurn says that a running transaction has to wait for its turn.
 var errOutOfTurn = errors.New("not as expected: the transaction waits for its turn")
 
-// running is a transaction in progress on this session.
+// running is what is applied out of turn on this session: a transaction in progress, or
+// a group of whole ones, see ahead.go.
 type running struct {
-	transaction *txn.Transaction
+	transaction *txn.Transaction // nil for a group
 	open        bool
+	begun       bool // the target transaction of a group
 	// subxid is the subtransaction of the last change.
 	subxid uint32
 	// savepoints stand before the first change of each subtransaction.
@@ -91,6 +93,9 @@ func (s *Session) enter(subxid uint32, position int64) error {
 	r.savepoints = append(r.savepoints, savepointAt{subxid, position})
 	return s.savepoint(opSavepoint, "SAVEPOINT", len(r.savepoints)-1)
 }
+
+// arrives tells that more may come, and that the target may work on what there is.
+func (r *running) arrives() bool { return r.open && r.transaction != nil }
 
 // savepoint sends a command about the savepoint with that number.
 func (s *Session) savepoint(op operation, command string, number int) error {

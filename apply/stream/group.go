@@ -1,0 +1,238 @@
+package stream
+
+import (
+	"context"
+
+	"go.uber.org/zap"
+
+	"pgapply/apply/target"
+	"pgapply/decoder/txn"
+	"pgapply/parallel"
+)
+
+// Consecutive ordinary transactions that wait already form a group, which is one target
+// transaction. While behind, there is more than one group's worth: then groups are applied
+// beside each other, as far as they do not meet, and commit one after the other.
+//
+//	queue ──grow──► forming ──keys──► in line: head's own, worker's, worker's ..
+//	                                     └─ its turn: CommitAhead, or Apply by the head
+//
+// What is done next with the group that forms says the [parallel.Line]. The first in an
+// empty line is the head's own, to be applied at its turn, which is now; the others are
+// given to workers. Whatever goes wrong with one of those leads to the same: it is rolled
+// back, and the head applies it at its turn, which knows no "ahead".
+
+// mostKeys bounds the keys of all groups that are applied at a time.
+const mostKeys = 1 << 19
+
+// group is consecutive transactions for one target transaction.
+type group struct {
+	transactions []*txn.Transaction
+	rows         int
+	size         int64
+	// closed: it does not grow any more.
+	closed bool
+	// keepalive is the last one that came behind its transactions, and counts after them.
+	keepalive event
+	// tables are what its keys rest on.
+	tables []target.KeyedTable
+	// ahead is its life on a worker; nil where it has none.
+	ahead *ahead
+}
+
+func newGroup(first *txn.Transaction) *group {
+	return &group{
+		transactions: []*txn.Transaction{first}, rows: first.Len(), size: first.Bytes(),
+		keepalive: event{complete: first.Sequence},
+	}
+}
+
+// ordinary tells whether an event is a transaction that a group may have: others are
+// applied, or decided about, each by itself.
+func (s *Stream) ordinary(e event) bool {
+	t := e.transaction
+	return t != nil && e.ahead == nil && t.Kind == txn.Commit && !t.Streamed && !s.beyondEnd(t) && (s.options.Skip == 0 || t.EndLSN < s.options.Skip)
+}
+
+// grow adds to the group that forms what waits in the queue and fits. Keepalives on the
+// way count after the whole group.
+func (s *Stream) grow() {
+	g := s.forming
+	for {
+		g.closed = g.closed || len(g.transactions) >= s.options.Limits.Transactions
+		if g.closed {
+			return
+		}
+		var e event
+		select {
+		case e = <-s.events:
+		default:
+			return
+		}
+		if e.transaction == nil {
+			g.keepalive = g.keepalive.and(e)
+			continue
+		}
+		if !s.ordinary(e) || !s.fits(e.transaction) {
+			s.held, g.closed = &e, true
+			return
+		}
+		g.transactions = append(g.transactions, e.transaction)
+		g.rows += e.transaction.Len()
+		g.size += e.transaction.Bytes()
+		g.keepalive.complete = e.transaction.Sequence
+	}
+}
+
+// fits tells whether the group that forms may have one more.
+func (s *Stream) fits(t *txn.Transaction) bool {
+	g, limits := s.forming, &s.options.Limits
+	return len(g.transactions) < limits.Transactions && g.rows+t.Len() <= limits.Rows && g.size+t.Bytes() <= limits.Bytes &&
+		t.Time.Time().Sub(g.transactions[0].Time.Time()) <= limits.Age
+}
+
+// and merges a later keepalive into e.
+func (e event) and(later event) event {
+	return event{position: max(e.position, later.position), urgent: e.urgent || later.urgent, complete: max(e.complete, later.complete)}
+}
+
+// move does what comes next with the group that forms.
+func (s *Stream) move(patient context.Context) error {
+	g := s.forming
+	switch s.line.Next(g.closed, s.more()) {
+	case parallel.Finish:
+		return s.finishOldest(patient)
+	case parallel.Ask:
+		told, err := s.options.Target.Keys(g.transactions, &s.keys)
+		if err != nil {
+			return err
+		}
+		if !told {
+			s.line.Bar()
+			return nil
+		}
+		g.tables = s.keys.Tables()
+		s.line.Offer(s.keys.Hashes)
+	case parallel.Enter:
+		s.forming = nil
+		if len(s.inLine) > 0 {
+			s.startAhead(g)
+		}
+		s.inLine = append(s.inLine, g)
+	case parallel.Apply:
+		s.forming = nil
+		if err := s.applyGroup(g.transactions); err != nil {
+			return err
+		}
+		return s.idle(g.keepalive)
+	}
+	return nil
+}
+
+// more tells whether another group's worth waits behind the one that forms.
+func (s *Stream) more() bool {
+	if s.held != nil {
+		return s.ordinary(*s.held)
+	}
+	return len(s.events) > 0
+}
+
+// startAhead gives a group to the pool.
+func (s *Stream) startAhead(g *group) {
+	g.ahead = &ahead{}
+	first := g.transactions[0].XID
+	g.ahead.running = s.pool.Start(first, func(worker int) parallel.Task {
+		t := &groupTask{
+			place: place{session: s.options.Workers[worker-1], transactions: len(g.transactions), log: s.options.Log.With(zap.Int("worker", worker), zap.Uint32("first_xid", first))},
+			group: g,
+		}
+		g.ahead.place.Store(&t.place)
+		return t
+	})
+}
+
+// finishOldest ends the first group in line, whose turn it is.
+func (s *Stream) finishOldest(patient context.Context) error {
+	g := s.inLine[0]
+	fate := parallel.InTurn
+	var outcome target.Outcome
+	if g.ahead != nil {
+		s.waitsForAhead(g.ahead)
+		done, err := g.ahead.running.Finish(patient, func(applied parallel.Task) (err error) {
+			outcome, err = applied.(*groupTask).end() //nolint:forcetypeassert // startAhead made it
+			return err
+		})
+		s.waitsFor(nil)
+		switch {
+		case err != nil:
+			return err
+		case done:
+			fate = parallel.AsHoped
+		case g.ahead.place.Load() != nil:
+			fate = parallel.Missed
+		}
+	}
+	s.inLine = append(s.inLine[:0], s.inLine[1:]...)
+	s.line.Leave(fate)
+	s.accountAhead(fate)
+	var err error
+	if fate == parallel.AsHoped {
+		err = s.applied(g.transactions, outcome, nil)
+	} else {
+		err = s.applyGroup(g.transactions)
+	}
+	if err != nil {
+		return err
+	}
+	return s.idle(g.keepalive)
+}
+
+// forgoGroups lets go of the groups that are not applied.
+func (s *Stream) forgoGroups() {
+	if s.forming != nil {
+		s.inLine = append(s.inLine, s.forming)
+	}
+	for _, g := range s.inLine {
+		for _, t := range g.transactions {
+			t.Release()
+		}
+	}
+	s.forming, s.inLine = nil, nil
+}
+
+// groupTask applies a group on a worker's session.
+type groupTask struct {
+	place
+	group   *group
+	applied bool
+}
+
+// Advance applies the group, at its first call.
+func (t *groupTask) Advance(uint64) error {
+	if t.applied {
+		return nil
+	}
+	if err := t.session.Ahead(t.group.transactions, t.group.tables); err != nil {
+		if !t.cancelled.Load() {
+			t.log.Debug("a group waits for its turn", zap.Int("transactions", t.transactions), zap.Error(err))
+		}
+		return err
+	}
+	t.applied = true
+	t.waiting.Store(&waitsForTurn)
+	return nil
+}
+
+// end commits the group, whose turn it is.
+func (t *groupTask) end() (target.Outcome, error) {
+	if err := t.Advance(0); err != nil {
+		return target.Outcome{}, err
+	}
+	return t.session.CommitAhead(t.group.transactions)
+}
+
+// Abandon rolls back.
+func (t *groupTask) Abandon() error {
+	t.log.Debug("roll back a group that was applied ahead", zap.Int("transactions", t.transactions))
+	return t.session.Abandon()
+}
