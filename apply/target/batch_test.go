@@ -654,3 +654,20 @@ func TestBatchesAllocateLittle(t *testing.T) {
 	require.Less(t, perRow, 0.1)
 	f.abandon()
 }
+
+// TestWatchedTablesTakeBatchesAgain after a while without foreign rows, also where a
+// foreign row would be an error, and is not looked for.
+func TestWatchedTablesTakeBatchesAgain(t *testing.T) {
+	for _, policy := range []string{"apply_remote", "error"} {
+		s, table := &Session{options: Options{MaxBatch: 1000}}, mergeableTable()
+		require.NoError(t, s.options.Policies.Set("update_origin_differs="+policy))
+		s.watch(table)
+		row := texts(1, "a", nil)
+		for range lookAhead {
+			require.False(t, s.mergeable(table, opUpdate, row, row))
+			_, watched := s.watched(table, opUpdate)
+			require.Equal(t, policy != "error", watched)
+		}
+		require.True(t, s.mergeable(table, opUpdate, row, row), policy)
+	}
+}

@@ -58,12 +58,9 @@ func (s *Session) watched(t *table, op operation) (conflict.Policy, bool) {
 	if left == 0 || s.running.open { // out of turn there is no commit to record a conflict of
 		return "", false
 	}
-	policy := s.options.Policies.For(t.bound.Schema, t.bound.Name, foreignType(op))
-	if policy == conflict.Error {
-		return "", false
-	}
 	s.looks[t.relation.ID] = left - 1
-	return policy, true
+	policy := s.options.Policies.For(t.bound.Schema, t.bound.Name, foreignType(op))
+	return policy, policy != conflict.Error
 }
 
 // watch is called where a foreign row was met.
