@@ -103,7 +103,7 @@ func (s *Stream) move(patient context.Context) error {
 	case parallel.Finish:
 		return s.finishOldest(patient)
 	case parallel.Ask:
-		told, err := s.options.Target.Keys(g.transactions, &s.keys)
+		told, err := s.options.Target.Keys(g.transactions, s.keys)
 		if err != nil {
 			return err
 		}
@@ -170,6 +170,7 @@ func (s *Stream) finishOldest(patient context.Context) error {
 			fate = parallel.AsHoped
 		case g.ahead.place.Load() != nil:
 			fate = parallel.Missed
+			s.options.Target.Recheck(g.tables)
 		}
 	}
 	s.inLine = append(s.inLine[:0], s.inLine[1:]...)

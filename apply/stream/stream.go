@@ -133,7 +133,7 @@ type Stream struct {
 	forming *group
 	inLine  []*group
 	line    *parallel.Line
-	keys    target.Keys
+	keys    *target.Keys
 	// pool applies streamed transactions on workers, of which open are those that are
 	// still arriving; open belongs to the reader. While skipping, none is given to it.
 	// Run makes the pool under mu, since Progress may be asked before.
@@ -185,6 +185,7 @@ func New(options Options) *Stream {
 		urgent:  make(chan struct{}, 1),
 		open:    make(map[*txn.Open]*ahead),
 		line:    parallel.NewLine(1+len(options.Workers), mostKeys),
+		keys:    target.NewKeys(),
 	}
 	assemble := txn.Options{Budget: options.Budget, Spool: options.CreateSpool, Message: s.message}
 	s.skipping.Store(options.Skip > 0)

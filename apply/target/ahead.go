@@ -28,9 +28,11 @@ func (s *Session) Ahead(group []*txn.Transaction, tables []KeyedTable) error {
 	if err := s.sendBatches(); err != nil {
 		return err
 	}
+	s.batches.reordered = s.begun // out of turn is another order, too
 	for _, keyed := range tables {
 		t := s.tables[keyed.relation]
 		if t == nil || t.bound == nil || t.bound.Version != keyed.version {
+			s.stale = true
 			return errOutOfTurn
 		}
 		if err := s.pinBatches(t); err != nil {
@@ -40,8 +42,7 @@ func (s *Session) Ahead(group []*txn.Transaction, tables []KeyedTable) error {
 	if err := s.settle(); err != nil {
 		return err
 	}
-	// CommitAhead is not to find any work but its own.
-	return s.drain(0)
+	return s.drain(0) // what settle has sent
 }
 
 // CommitAhead commits the group that Ahead has applied, whose turn it is.

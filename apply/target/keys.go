@@ -32,6 +32,9 @@ type Keys struct {
 	material []byte // what is hashed next
 }
 
+// NewKeys makes keys for one stream.
+func NewKeys() *Keys { return &Keys{plans: make(map[uint32]*keyPlan), seed: maphash.MakeSeed()} }
+
 // keyPlan is how the changes of a relation tell their keys.
 type keyPlan struct {
 	table *table
@@ -53,6 +56,16 @@ func (k *Keys) Tables() []KeyedTable {
 		tables = append(tables, KeyedTable{plan.table.relation.ID, plan.table.bound.Version})
 	}
 	return tables
+}
+
+// Recheck has the catalogs read again before the next change of the tables: a group that
+// was applied ahead by their keys has come to nothing, and perhaps that was why.
+func (s *Session) Recheck(tables []KeyedTable) {
+	for _, keyed := range tables {
+		if t := s.tables[keyed.relation]; t != nil {
+			s.forget(t)
+		}
+	}
 }
 
 // errNoKeys says that a group does not tell its keys.
@@ -88,9 +101,6 @@ func (s *Session) Keys(group []*txn.Transaction, keys *Keys) (bool, error) {
 }
 
 func (s *Session) collect(group []*txn.Transaction, keys *Keys) error {
-	if keys.plans == nil {
-		keys.plans, keys.seed = make(map[uint32]*keyPlan), maphash.MakeSeed()
-	}
 	keys.Hashes, keys.used, keys.asked = keys.Hashes[:0], keys.used[:0], false
 	keys.call++
 	count := 0
@@ -149,10 +159,10 @@ func (s *Session) keysOf(change txn.Change, keys *Keys) error {
 	for i := range plan.Sets {
 		set := &plan.Sets[i]
 		if search != nil {
-			keys.add(plan, set, search)
+			keys.add(set, search)
 		}
 		if newer != nil && !sameTuple(search, newer) {
-			keys.add(plan, set, newer)
+			keys.add(set, newer)
 		}
 	}
 	return nil
@@ -192,7 +202,7 @@ func (s *Session) keyPlan(relation *decoder.Relation, keys *Keys) (*keyPlan, err
 // add adds what a row has in the index, if it has a value there. A tuple that lacks one,
 // be it since the publisher does not send what has not changed, does not take another's
 // place in the index.
-func (k *Keys) add(plan *keyPlan, set *catalog.KeySet, tuple decoder.Tuple) {
+func (k *Keys) add(set *catalog.KeySet, tuple decoder.Tuple) {
 	k.material = binary.BigEndian.AppendUint32(k.material[:0], set.OID)
 	for _, column := range set.Columns {
 		value := &tuple[column.Position]
