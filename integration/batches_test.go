@@ -2,6 +2,7 @@ package integration
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -73,12 +74,12 @@ func TestBatchesOfAllTypes(t *testing.T) {
 				fmt.Sprintf(`INSERT INTO narrow SELECT g, CASE WHEN g %% 7 > 0 THEN repeat('"\,{', g %% 7) END FROM generate_series(%d, %d) g`, first, last))
 			l.catchUp()
 			l.same(`SELECT every::text FROM every ` + among + ` ORDER BY id`)
-			require.Equal(t, fmt.Sprint(statements(rows)), pgtest.Query(t, l.target, written+`narrow `+among))
+			l.writtenBy(statements(rows), `narrow `+among)
 			l.onSource(`UPDATE every SET `+updated[2:]+` `+among, `UPDATE narrow SET v = coalesce(v || '''', '') `+among)
 			l.catchUp()
 			l.same(`SELECT every::text FROM every ` + among + ` ORDER BY id`)
 			l.same(`SELECT * FROM narrow ` + among + ` ORDER BY id`)
-			require.Equal(t, fmt.Sprint(statements(rows)), pgtest.Query(t, l.target, written+`narrow `+among))
+			l.writtenBy(statements(rows), `narrow `+among)
 			l.onSource(`DELETE FROM every `+among+` AND id % 3 > 0`, `DELETE FROM narrow `+among+` AND id % 3 > 0`)
 			l.catchUp()
 			first = last + 1
@@ -96,6 +97,18 @@ func statements(rows int) int {
 		return rows
 	}
 	return 1
+}
+
+// writtenBy proves how many statements wrote those rows. What waits of a streamed
+// transaction is sent too when no more of it is there for now: then a few more did.
+func (l *link) writtenBy(statements int, rows string) {
+	l.t.Helper()
+	count, err := strconv.Atoi(pgtest.Query(l.t, l.target, written+rows))
+	require.NoError(l.t, err)
+	if l.mode.name == "off" || count < statements {
+		require.Equal(l.t, statements, count)
+	}
+	require.Less(l.t, count, statements+10)
 }
 
 // TestBatchesOfAwkwardChanges: whatever a run cannot do, or ends it, comes out as if it had
