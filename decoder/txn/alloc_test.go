@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"pgapply/internal/invariant"
 )
 
 // Rows cost no allocation, neither when they arrive nor when they are replayed,
@@ -81,7 +83,11 @@ func TestSmallTransactionsCostThreeAllocations(t *testing.T) {
 		held = held[:0]
 	})
 	t.Logf("allocations: %.0f for %d transactions", perGroup, group)
-	require.Less(t, perGroup, 3.2*group)
+	most := 3.2
+	if invariant.Enabled {
+		most += 5 // no decoder is used twice then
+	}
+	require.Less(t, perGroup, most*group)
 }
 
 // Neither do those that are followed while they arrive.

@@ -13,6 +13,8 @@ type assembly struct {
 	markOf map[uint32]int
 	subxid uint32 // of the last change, which has its mark
 
+	tellAt int64 // size from which on there is something to tell of an ordinary one
+
 	// The last table that was looked up, valid while the catalog has the same
 	// version: rows of one table mostly come in runs.
 	last struct {

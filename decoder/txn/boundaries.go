@@ -62,15 +62,43 @@ func (a *Assembler) prepare(m *decoder.Prepare) (*Transaction, error) {
 
 // enter makes an ordinary transaction the current one.
 func (a *Assembler) enter(s state, t *Transaction) {
-	a.plain = assembly{Transaction: t}
+	a.plain = assembly{Transaction: t, tellAt: largeSize}
 	a.admit(&a.plain)
 	a.state, a.current = s, &a.plain
+}
+
+// largeSize is from when on an ordinary transaction is one for Streams too, and tellEvery
+// how often they are told of more of it, in bytes.
+const (
+	largeSize = 256 << 10
+	tellEvery = 64 << 10
+)
+
+// tell says how far the ordinary transaction has come, if it is large. It is like a
+// streamed one of a single block: it rests on all that were complete before it.
+func (a *Assembler) tell() {
+	o := a.current
+	if o.tape.size < o.tellAt || a.state != inTransaction || a.follow == nil {
+		return
+	}
+	o.tellAt = o.tape.size + tellEvery
+	if o.open != nil {
+		a.follow.Arrived(o.open)
+		return
+	}
+	o.open = newOpen(o.Transaction)
+	o.open.mu.blocks = []block{{start: 0, completed: a.completed}}
+	a.account(o)
+	a.follow.Opened(o.open)
 }
 
 // leave completes the ordinary transaction.
 func (a *Assembler) leave() *Transaction {
 	t := a.complete(a.current)
 	a.state, a.current, a.plain = idle, nil, assembly{}
+	if t.open != nil {
+		a.follow.Ended(t.open, false)
+	}
 	return t
 }
 

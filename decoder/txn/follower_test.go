@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"pgapply/decoder"
+	"pgapply/internal/lsn"
 )
 
 // watcher follows one transaction on the assembler's goroutine, keeps what it has
@@ -22,6 +23,8 @@ type watcher struct {
 	// completed tells of each record that ever began at a position how many
 	// transactions were complete when its block began.
 	completed map[int64]uint64
+	// whole is that number for all of an ordinary transaction.
+	whole uint64
 }
 
 type applied struct {
@@ -62,7 +65,7 @@ func (w *watcher) next(limit uint64) bool {
 	switch {
 	case !found:
 		if position := w.follower.position; position < tape.size {
-			require.Greater(w.t, w.completed[position], w.limit, "something is held back")
+			require.Greater(w.t, w.completedAt(position), w.limit, "something is held back")
 		} else {
 			require.Zero(w.t, w.open.transaction.Sequence, "the end is held back")
 		}
@@ -80,10 +83,17 @@ func (w *watcher) next(limit uint64) bool {
 			require.Less(w.t, w.applied[len(w.applied)-1].position, step.Position)
 		}
 		require.Less(w.t, step.Position, tape.size, "it has been cut")
-		require.LessOrEqual(w.t, w.completed[step.Position], w.limit, "a block runs ahead")
+		require.LessOrEqual(w.t, w.completedAt(step.Position), w.limit, "a block runs ahead")
 		w.applied = append(w.applied, applied{step.Position, showChange(w.open.XID(), step.Change)})
 	}
 	return true
+}
+
+func (w *watcher) completedAt(position int64) uint64 {
+	if w.open.transaction.Streamed {
+		return w.completed[position]
+	}
+	return w.whole
 }
 
 // rest reads to the end and returns all that was applied.
@@ -107,7 +117,7 @@ type watchers struct {
 }
 
 func (s *watchers) Opened(o *Open) {
-	s.all = append(s.all, &watcher{t: s.t, open: o, completed: map[int64]uint64{}})
+	s.all = append(s.all, &watcher{t: s.t, open: o, completed: map[int64]uint64{}, whole: s.assembler.Completed()})
 }
 
 func (s *watchers) Arrived(o *Open) { require.False(s.t, s.of(o).dropped) }
@@ -351,4 +361,33 @@ func TestFollowsBesideSpoolFaults(t *testing.T) {
 			require.Zero(t, b.spooled.Load())
 		})
 	}
+}
+
+// TestLargeOrdinaryTransactions are told of like streamed ones of one block, smaller ones
+// are not.
+func TestLargeOrdinaryTransactions(t *testing.T) {
+	told := &watchers{t: t}
+	a := NewAssembler(Options{Budget: NewBudget(64 << 20), Streams: told})
+	told.assembler = a
+	w := wire{}
+	for i, rows := range []int{10, 10_000, 10} {
+		final := lsn.LSN(100 * (i + 1))
+		feed(t, a, w.begin(uint32(i+1), final), w.relation(0, table(1, "t", "v")))
+		for range rows {
+			feed(t, a, w.insert(0, 1, row(40)))
+		}
+		transaction := finish(t, a, w.commit(uint32(i+1), final, final+10))
+		require.Equal(t, rows == 10_000, transaction.Open() != nil)
+		if o := transaction.Open(); o != nil {
+			w := told.of(o)
+			require.Equal(t, uint64(1), w.whole)
+			w.follow()
+			require.False(t, w.next(0), "what was complete before is not committed")
+			require.Len(t, w.rest(), rows)
+			w.close()
+		}
+		transaction.Release()
+	}
+	require.Len(t, told.all, 1)
+	require.NoError(t, a.Close())
 }

@@ -9,12 +9,12 @@ import (
 	"pgapply/internal/invariant"
 )
 
-// Streams is told of streamed transactions while they arrive. Add and Close call
-// it on the assembler's goroutine, which waits meanwhile: it must not block.
+// Streams is told of streamed transactions while they arrive, and of ordinary ones that
+// are large. Add and Close call it on the assembler's goroutine, which waits meanwhile: it must not block.
 type Streams interface {
-	// Opened: the first block begins.
+	// Opened: the first block begins, or the ordinary transaction turns out to be large.
 	Opened(*Open)
-	// Arrived: a block has ended, or a part was rolled back.
+	// Arrived: a block has ended, or a part was rolled back, or there is some more.
 	Arrived(*Open)
 	// Ended: all of it has arrived, and Add returns its Transaction next. Or
 	// rolledBack: the publisher has rolled it back or starts it over, under the
@@ -22,7 +22,7 @@ type Streams interface {
 	Ended(o *Open, rolledBack bool)
 }
 
-// Open is a streamed transaction as it arrives, for somebody who wants to read
+// Open is a transaction as it arrives, for somebody who wants to read
 // it before it is complete. It may be passed to another goroutine.
 type Open struct {
 	transaction *Transaction

@@ -40,12 +40,17 @@ func (a *Assembler) store(xid, relation uint32, frame []byte) error {
 			return err
 		}
 		if !fits {
-			return a.writeThrough(a.current, &change)
+			if err := a.writeThrough(a.current, &change); err != nil {
+				return err
+			}
+			a.tell()
+			return nil
 		}
 	}
 	a.current.open.lock()
 	tape.append(&change)
 	a.current.open.unlock()
+	a.tell()
 	return nil
 }
 
