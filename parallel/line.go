@@ -16,8 +16,8 @@ import "pgapply/internal/invariant"
 // empty, and nothing enters beside it. So does one that may still grow: as long as there
 // are others to wait for it does better to become larger.
 //
-// Where groups keep meeting, finding out their keys is a waste. So after each that
-// follows upon another more are barred unasked, at most 63.
+// Where groups keep meeting, or cannot tell their keys, asking is a waste. So after each
+// that follows upon another more are barred unasked, at most 63.
 type Line struct {
 	groups, mostKeys int // how many there may be in line
 
@@ -77,6 +77,18 @@ const (
 	Missed
 )
 
+// Extent is how far a group may grow.
+type Extent uint8
+
+const (
+	// Settled: no further, since it has told its keys.
+	Settled Extent = iota
+	// Share: to its share of what all groups in line may have together.
+	Share
+	// Whole: to all of that, since nothing will be beside it.
+	Whole
+)
+
 // mostMisses bounds how often that which is barred unasked doubles: up to 63 groups.
 const mostMisses = 7
 
@@ -101,7 +113,7 @@ func (l *Line) Next(closed, more bool) Move {
 			return Ask
 		}
 		l.rest--
-		l.Bar()
+		l.forming.state = barred
 	}
 	switch {
 	case f.state == barred:
@@ -115,6 +127,17 @@ func (l *Line) Next(closed, more bool) Move {
 	l.next++
 	l.forming = candidate{}
 	return Enter
+}
+
+// Extent says how far the group may grow that the head is forming.
+func (l *Line) Extent() Extent {
+	switch {
+	case l.forming.state == told:
+		return Settled
+	case l.forming.state == barred, l.rest > 0, l.groups < 2:
+		return Whole
+	}
+	return Share
 }
 
 // alone is the move of a group that nothing may be beside.
@@ -140,10 +163,11 @@ func (l *Line) Offer(keys []uint64) {
 	}
 }
 
-// Bar keeps the group that is being formed from entering.
+// Bar tells that the group that is being formed cannot tell its keys.
 func (l *Line) Bar() {
 	invariant.Check(l.forming.state == unasked, "a group that has told its keys is barred")
 	l.forming.state = barred
+	l.missed()
 }
 
 // Leave takes the oldest group out of the line, once it is committed.

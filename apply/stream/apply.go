@@ -50,8 +50,8 @@ func (s *Stream) step(ctx, patient context.Context) error {
 	return s.move(patient)
 }
 
-// next takes an event. It waits for one, until ctx ends, while nothing is in work.
-func (s *Stream) next(ctx context.Context) (event, bool) {
+// waiting takes an event if there is one.
+func (s *Stream) waiting() (event, bool) {
 	if s.held != nil {
 		e := *s.held
 		s.held = nil
@@ -61,9 +61,14 @@ func (s *Stream) next(ctx context.Context) (event, bool) {
 	case e := <-s.events:
 		return e, true
 	default:
-	}
-	if len(s.inLine) > 0 {
 		return event{}, false
+	}
+}
+
+// next takes an event. It waits for one, until ctx ends, while nothing is in work.
+func (s *Stream) next(ctx context.Context) (event, bool) {
+	if e, some := s.waiting(); some || len(s.inLine) > 0 {
+		return e, some
 	}
 	select {
 	case e := <-s.events:

@@ -9,11 +9,12 @@ import (
 	"pgapply/decoder"
 	"pgapply/decoder/txn"
 	"pgapply/internal/lsn"
+	"pgapply/parallel"
 )
 
 // waiting makes a stream whose queue holds the events.
 func waiting(limits Limits, end lsn.LSN, events ...event) *Stream {
-	s := &Stream{options: Options{Limits: limits, End: end}, events: make(chan event, len(events))}
+	s := &Stream{options: Options{Limits: limits, End: end}, events: make(chan event, len(events)), line: parallel.NewLine(1, 0)}
 	for _, e := range events {
 		s.events <- e
 	}

@@ -54,26 +54,28 @@ func (s *Stream) ordinary(e event) bool {
 	return t != nil && e.ahead == nil && t.Kind == txn.Commit && !t.Streamed && !s.beyondEnd(t) && (s.options.Skip == 0 || t.EndLSN < s.options.Skip)
 }
 
-// grow adds to the group that forms what waits in the queue and fits. Keepalives on the
-// way count after the whole group.
+// grow adds to the group that forms what waits and fits. Keepalives on the way count after
+// the whole group. It is closed if the next transaction does not fit.
 func (s *Stream) grow() {
 	g := s.forming
+	limits, settled := s.limits()
+	if settled {
+		return
+	}
 	for {
-		g.closed = g.closed || len(g.transactions) >= s.options.Limits.Transactions
+		g.closed = len(g.transactions) >= limits.Transactions
 		if g.closed {
 			return
 		}
-		var e event
-		select {
-		case e = <-s.events:
-		default:
+		e, some := s.waiting()
+		if !some {
 			return
 		}
 		if e.transaction == nil {
 			g.keepalive = g.keepalive.and(e)
 			continue
 		}
-		if !s.ordinary(e) || !s.fits(e.transaction) {
+		if !s.ordinary(e) || !g.fits(e.transaction, &limits) {
 			s.held, g.closed = &e, true
 			return
 		}
@@ -84,10 +86,28 @@ func (s *Stream) grow() {
 	}
 }
 
-// fits tells whether the group that forms may have one more.
-func (s *Stream) fits(t *txn.Transaction) bool {
-	g, limits := s.forming, &s.options.Limits
-	return len(g.transactions) < limits.Transactions && g.rows+t.Len() <= limits.Rows && g.size+t.Bytes() <= limits.Bytes &&
+// limits are those of the group that forms: groups that are applied beside each other have
+// together the rows that one may have by itself. So they lock no more of them, nor keep
+// more versions from being cleaned up. The number of transactions is not shared: where it
+// is reached first there are few rows in each, and the ends of groups are what costs. One
+// that is settled does not grow any more.
+func (s *Stream) limits() (limits Limits, settled bool) {
+	limits = s.options.Limits
+	switch s.line.Extent() {
+	case parallel.Settled:
+		return limits, true
+	case parallel.Share:
+		sessions := 1 + len(s.options.Workers)
+		limits.Rows = max(1, limits.Rows/sessions)
+		limits.Bytes = max(1, limits.Bytes/int64(sessions))
+	case parallel.Whole:
+	}
+	return limits, false
+}
+
+// fits tells whether the group may have one more.
+func (g *group) fits(t *txn.Transaction, limits *Limits) bool {
+	return g.rows+t.Len() <= limits.Rows && g.size+t.Bytes() <= limits.Bytes &&
 		t.Time.Time().Sub(g.transactions[0].Time.Time()) <= limits.Age
 }
 
