@@ -302,6 +302,9 @@ func (e *Engine) Status() state.Status {
 			Transactions: w.Transactions, WaitingFor: w.WaitsFor,
 		})
 	}
+	for _, t := range progress.RowByRow {
+		status.RowByRow = append(status.RowByRow, state.RowByRow{Table: t.Schema + "." + t.Table, Reason: t.Reason})
+	}
 	status.SetLag(status.UpdatedAt)
 	return status
 }

@@ -159,6 +159,9 @@ func statusLines(page *page, status *state.Status, age time.Duration, lag string
 	if status.Messages > 0 {
 		page.line("messages", "%s", count(status.Messages))
 	}
+	for _, table := range status.RowByRow {
+		page.line("row by row", "%s: %s", table.Table, table.Reason)
+	}
 	for _, worker := range status.Workers {
 		workerLine(page, worker, status.UpdatedAt, age)
 	}

@@ -139,7 +139,7 @@ func exampleReport() *Report {
 		Stream:    state.StreamOptions{Slot: "orders", Publications: []string{"p1", "p2"}, Protocol: 4, Streaming: "parallel", Origin: "any"},
 		Received:  0x16B374D848, Applied: 0x16B2000000, Flushed: 0x16B1000000, Acknowledged: 0x16B0000000,
 		LagBytes: 0x1374D848, LagSeconds: 4.2, LastCommitTime: &at,
-		Transactions: 1234567, Groups: 1, ParallelGroups: 12, ParallelReplays: 2, Rows: state.Rows{Inserted: 10, Updated: 2000, Deleted: 3, Truncated: 1},
+		Transactions: 1234567, Groups: 1, ParallelGroups: 12, ParallelReplays: 2, RowByRow: []state.RowByRow{{Table: "public.orders", Reason: `trigger "audit"`}}, Rows: state.Rows{Inserted: 10, Updated: 2000, Deleted: 3, Truncated: 1},
 		Misses: state.Misses{Update: 1, Delete: 2}, Conflicts: map[conflict.Type]int64{conflict.UpdateMissing: 1, conflict.DeleteMissing: 2}, Messages: 4, Retries: 3,
 		MemoryBytes: 3 << 20, MemoryLimit: 128 << 20, SpoolLimit: 16 << 30, OpenStreams: 1,
 		Workers: []state.Worker{

@@ -62,7 +62,7 @@ type Status struct {
 	// Counters since the runner started.
 	Transactions int64 `json:"transactions"`
 	Groups       int64 `json:"groups"`
-	// Replays counts the groups that did not go as expected and were applied one by one.
+	// Replays counts the groups that did not go as expected and were applied in smaller ones.
 	Replays int64 `json:"replays"`
 	// ParallelGroups counts the groups that a worker applied beside those before them,
 	// ParallelReplays those that it could not, and that were applied at their turn.
@@ -74,6 +74,9 @@ type Status struct {
 	// Workers are the sessions that apply. The first one does so in the order of
 	// commits, the others ahead of their turn.
 	Workers []Worker `json:"workers,omitempty"`
+	// RowByRow are the tables that had changes and whose changes are applied one by one,
+	// since something on them could tell.
+	RowByRow []RowByRow `json:"row_by_row,omitempty"`
 	// Conflicts counts by type those that were resolved.
 	Conflicts map[conflict.Type]int64 `json:"conflicts,omitempty"`
 	// Messages counts logical messages, where they are asked for.
@@ -127,6 +130,12 @@ type Rows struct {
 type Misses struct {
 	Update int64 `json:"update_missing"`
 	Delete int64 `json:"delete_missing"`
+}
+
+// RowByRow is a table whose changes are not merged.
+type RowByRow struct {
+	Table  string `json:"table"`
+	Reason string `json:"reason"`
 }
 
 // Worker is what a session that applies is doing.

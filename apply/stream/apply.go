@@ -189,6 +189,8 @@ type Progress struct {
 	Conflicts map[conflict.Type]int64
 
 	Assembler txn.Stats
+	// RowByRow are the tables whose changes are not merged, as far as they were met.
+	RowByRow []target.RowByRow
 	// Workers are the sessions that apply; the first one does so in order of commits.
 	Workers []Worker
 }
@@ -253,5 +255,6 @@ func (s *Stream) Progress() Progress {
 	progress.Acknowledged = max(progress.Acknowledged, durable.Transaction)
 	progress.Assembler = s.assembler.Stats()
 	progress.Workers = s.workers()
+	progress.RowByRow = s.options.Target.RowByRow()
 	return progress
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"pgapply/apply/target"
 	"pgapply/decoder"
 	"pgapply/decoder/txn"
 	"pgapply/internal/lsn"
@@ -75,7 +76,7 @@ func TestGather(t *testing.T) {
 
 // TestProgressBeforeRun: whoever has the stream may ask at once.
 func TestProgressBeforeRun(t *testing.T) {
-	s := New(Options{Budget: txn.NewBudget(1), Resume: 20, Recorded: 10})
+	s := New(Options{Budget: txn.NewBudget(1), Target: new(target.Session), Resume: 20, Recorded: 10})
 	require.Equal(t, lsn.LSN(20), s.Progress().Received)
 	require.Empty(t, s.Progress().Workers)
 }

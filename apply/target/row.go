@@ -154,6 +154,7 @@ func (s *Session) table(relation *decoder.Relation) (*table, error) {
 			return nil, verdict(err)
 		}
 		t.bound = bound
+		s.rowByRow.note(bound.Schema, bound.Name, bound.RowByRow)
 	} else if err := s.mustExist(relation); err != nil {
 		return nil, err
 	}

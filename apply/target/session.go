@@ -173,8 +173,9 @@ type Session struct {
 	// who wrote the row; kept says that the last look decided for the local row.
 	looks map[uint32]int
 	kept  bool
-	// batches are the changes that wait to be sent.
-	batches batches
+	// batches are the changes that wait to be sent, and rowByRow the tables that have none.
+	batches  batches
+	rowByRow rowByRow
 	// running is the transaction that is applied while it arrives, if one is.
 	running running
 

@@ -61,7 +61,7 @@ func TestRunTakesEveryFlag(t *testing.T) {
 	c := call(t, nil, run("--name", "sub", "--source-passfile", "/a", "--target-passfile", "/b", "--wait=false",
 		"--publication", "with, comma", "--slot", "s", "--create-slot=false", "--failover", "--streaming", "on", "--binary",
 		"--origin", "none", "--endpos", "1/2", "--on-error", "stop", "--workers", "2", "--synchronous-commit", "local",
-		"--max-group-transactions", "1", "--max-group-rows", "2", "--max-group-bytes", "3kB", "--max-group-age", "4ms",
+		"--max-group-transactions", "1", "--max-group-rows", "2", "--max-group-bytes", "3kB", "--max-group-age", "4ms", "--max-batch", "7kB",
 		"--on-conflict", "update_missing=error", "--on-conflict", "a.b, c:insert_exists=keep_local", "--conflict-retention", "1d12h", "--log-rows",
 		"--two-phase", "--missing-table", "skip", "--messages", "table", "--memory-limit", "5MiB", "--spool-dir", "/c", "--spool-limit", "6GB")...)
 	require.NoError(t, c.err)
@@ -74,6 +74,7 @@ func TestRunTakesEveryFlag(t *testing.T) {
 		Publications: []string{"p", "with, comma"}, Slot: "s", Failover: true, Streaming: "on", Binary: true, Origin: "none",
 		EndLSN: lsn.LSN(1<<32 + 2), OnError: "stop", Workers: 2, SynchronousCommit: "local",
 		MaxGroup:    stream.Limits{Transactions: 1, Rows: 2, Bytes: 3 << 10, Age: 4 * time.Millisecond},
+		MaxBatch:    7 << 10,
 		MemoryLimit: 5 << 20, SpoolDir: "/c", SpoolLimit: 6 << 30, Log: c.options.Log, Version: version,
 	}, *c.options)
 }
