@@ -46,10 +46,10 @@ func describe(b *Batch) string {
 			line := list.name
 			for column := range b.width {
 				value := b.Value(row, column)
-				switch {
-				case value.Kind == decoder.Unchanged:
+				switch value.Kind {
+				case decoder.Unchanged:
 					line += " u"
-				case value.Kind == decoder.Null:
+				case decoder.Null:
 					line += " -"
 				default:
 					line += " " + string(value.Data)
@@ -305,7 +305,9 @@ func TestKeyOrder(t *testing.T) {
 	for _, row := range b.InKeyOrder(b.Result().Updates) {
 		got = append(got, string(b.Value(row, 0).Data[:min(9, len(b.Value(row, 0).Data))])+string(b.Value(row, 2).Data))
 	}
-	require.Equal(t, []string{"a", "b", "9a", "9b", "10a", "10b", "100a", "100b", "123456788a", "123456788b", "123456789a", "123456789b",
-		"xxxxxxxxxa", "xxxxxxxxxb", "xxxxxxxxxa", "xxxxxxxxxb"}, got)
+	require.Equal(t, []string{
+		"a", "b", "9a", "9b", "10a", "10b", "100a", "100b", "123456788a", "123456788b", "123456789a", "123456789b",
+		"xxxxxxxxxa", "xxxxxxxxxb", "xxxxxxxxxa", "xxxxxxxxxb",
+	}, got)
 	require.Empty(t, b.InKeyOrder(nil))
 }
