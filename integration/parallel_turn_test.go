@@ -97,11 +97,13 @@ func TestFreedAhead(t *testing.T) {
 	}{
 		{
 			"not yet", `BEGIN; DELETE FROM third; DELETE FROM t WHERE id = 1; COMMIT`, `INSERT INTO t VALUES (7, 10)`,
-			[]string{"applying", "applying (1)", "idle", "idle"}, 1,
+			[]string{"applying", "applying (1)", "idle", "idle"},
+			1,
 		},
 		{
 			"not committed", `DELETE FROM t WHERE id = 1`, `BEGIN; DELETE FROM third; INSERT INTO t VALUES (7, 10); COMMIT`,
-			[]string{"applying", "waiting (1)", "applying (1)", "idle"}, 2,
+			[]string{"applying", "waiting (1)", "applying (1)", "idle"},
+			2,
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
