@@ -212,7 +212,7 @@ func TestMessageHandlerRefuses(t *testing.T) {
 	l.launch(l.options(box.option))
 	box.accept("one")
 	alone := false
-	for refusals := 0; refusals < 2; { // in the group, and alone
+	for refusals := 0; refusals < 4; { // in the group, in half of it, alone, and exactly
 		m := box.next()
 		if string(m.Content) == "one" {
 			require.False(t, alone, "it comes again once")

@@ -220,9 +220,11 @@ func (s *Stream) Run(ctx context.Context) error {
 	patient, giveUp := context.WithCancel(context.WithoutCancel(ctx))
 	defer giveUp()
 	if s.options.Deliver != nil {
-		s.options.Target.Deliver(func(t *txn.Transaction, m *decoder.LogicalMessage) error {
-			return s.options.Deliver(patient, t, m)
-		})
+		for _, session := range append([]*target.Session{s.options.Target}, s.options.Workers...) {
+			session.Deliver(func(t *txn.Transaction, m *decoder.LogicalMessage) error {
+				return s.options.Deliver(patient, t, m)
+			})
+		}
 	}
 	tasks.Go(func() error { return s.read(failed) })
 	tasks.Go(func() error { return s.acknowledge(failed) })

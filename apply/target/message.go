@@ -43,6 +43,9 @@ func (s *Session) Deliver(receive func(*txn.Transaction, *decoder.LogicalMessage
 // message handles a logical message of the transaction in work. Whatever its prefix
 // and content, it is counted, and kept if that is wanted.
 func (s *Session) message(m *decoder.LogicalMessage) error {
+	if s.running.arrives() && (s.receive != nil || s.options.KeepMessages) {
+		return errOutOfTurn // when it commits is not known, and nobody may hear of it before
+	}
 	s.noteMessage(m)
 	if n := len(s.announced); s.receive != nil && (n == 0 || s.announced[n-1] != s.current) {
 		s.announced = append(s.announced, s.current)
