@@ -17,7 +17,6 @@ package target
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -29,7 +28,6 @@ import (
 	"pgapply/conflict"
 	"pgapply/decoder"
 	"pgapply/decoder/txn"
-	"pgapply/internal/conninfo"
 	"pgapply/internal/lsn"
 	"pgapply/internal/pgpipe"
 	"pgapply/origin"
@@ -73,54 +71,17 @@ type Options struct {
 	Log    *zap.Logger
 }
 
-// Fence is an advisory lock that every session which writes for a subscription holds
-// shared, from before its first write on, and the epoch that it writes under. Who has
-// raised the epoch, and has then had the lock alone, knows that no earlier session
-// writes any more.
-type Fence struct {
-	Class, Object int32
-	Epoch         int64
-}
-
-// settings are forced at connection start, where they win over what is set for
-// the role or the database. They make the session read values as the publisher
-// wrote them and keep it free of timeouts and of surprises by search_path; the
-// native apply worker has most of them by nature.
-func settings(synchronousCommit string) map[string]string {
+// planning makes every statement have one plan, which must not depend on the first
+// values, nor on how large tables were when it was made: what has a key is found by it.
+func planning() map[string]string {
 	return map[string]string{
-		"session_replication_role":            "replica",
-		"search_path":                         "",
-		"datestyle":                           "ISO",
-		"intervalstyle":                       "postgres",
-		"extra_float_digits":                  "3",
-		"array_nulls":                         "on",
-		"xmloption":                           "content",
-		"lc_monetary":                         "C", // as on the publisher's side
-		"standard_conforming_strings":         "on",
-		"row_security":                        "off",
-		"statement_timeout":                   "0",
-		"lock_timeout":                        "0",
-		"idle_in_transaction_session_timeout": "0",
-		"idle_session_timeout":                "0",
-		"default_transaction_isolation":       "read committed",
-		"default_transaction_read_only":       "off",
-		"default_transaction_deferrable":      "off",
-		"synchronous_commit":                  synchronousCommit,
-		"client_min_messages":                 "warning",
-		// One plan for each statement: it must not depend on the first values.
-		"plan_cache_mode": "force_generic_plan",
-		"jit":             "off",
-		// It must not depend on how large tables were when it was made either: what has
-		// a key is found by it.
+		"plan_cache_mode":  "force_generic_plan",
+		"jit":              "off",
 		"enable_seqscan":   "off",
 		"enable_hashjoin":  "off",
 		"enable_mergejoin": "off",
 		// 18 forgets that for the only partition of a table, but not what pages cost.
 		"seq_page_cost": "1000",
-		// A backend of a lost connection must give up the origin soon.
-		"tcp_keepalives_idle":     "10",
-		"tcp_keepalives_interval": "5",
-		"tcp_keepalives_count":    "3",
 	}
 }
 
@@ -188,17 +149,12 @@ type Session struct {
 // Open connects and prepares the session. The error is a *conninfo.Error or wraps
 // the one of pgconn.
 func Open(ctx context.Context, options Options) (*Session, error) {
-	forced := settings(options.SynchronousCommit)
-	forced["application_name"] = options.ApplicationName
-	config, err := conninfo.Parse("target", options.URI, options.Passfile, forced)
+	conn, err := Connect(ctx, Connection{
+		URI: options.URI, Passfile: options.Passfile, ApplicationName: options.ApplicationName,
+		SynchronousCommit: options.SynchronousCommit, Settings: planning(), Adjust: pgpipe.Configure,
+	})
 	if err != nil {
 		return nil, err
-	}
-	config.DialFunc = conninfo.KeepAlive(config.DialFunc)
-	pgpipe.Configure(&config.Config)
-	conn, err := pgconn.ConnectConfig(ctx, &config.Config)
-	if err != nil {
-		return nil, fmt.Errorf("connect to the target: %w", conninfo.ConnectError(err))
 	}
 	if options.Log == nil {
 		options.Log = zap.NewNop()
@@ -213,32 +169,11 @@ func Open(ctx context.Context, options Options) (*Session, error) {
 		s.Close()
 		return nil, fmt.Errorf("prepare the session on the target: %w", err)
 	}
-	if err := s.enlist(); err != nil {
+	if err := options.Fence.Enter(s, options.Subscription); err != nil {
 		s.Close()
 		return nil, fmt.Errorf("prepare the session on the target: %w", err)
 	}
 	return s, nil
-}
-
-// enlist takes the fence's lock and proves that the epoch is still ours. A subscription
-// that is about to begin has none yet: that is epoch 0. A session that writes nothing
-// has no fence.
-func (s *Session) enlist() error {
-	fence := s.options.Fence
-	if fence == (Fence{}) {
-		return nil
-	}
-	if _, err := s.Query(`SELECT pg_catalog.pg_advisory_lock_shared($1, $2)`, strconv.Itoa(int(fence.Class)), strconv.Itoa(int(fence.Object))); err != nil {
-		return err
-	}
-	rows, err := s.Query(`SELECT coalesce((SELECT epoch FROM pgapply.subscription WHERE name = $1), 0)`, s.options.Subscription)
-	if err != nil {
-		return err
-	}
-	if epoch := string(rows[0][0]); epoch != strconv.FormatInt(fence.Epoch, 10) {
-		return fmt.Errorf("a later runner of subscription %q has begun (epoch %s, ours is %d)", s.options.Subscription, epoch, fence.Epoch)
-	}
-	return nil
 }
 
 // Names of the statements that every session has.
@@ -258,25 +193,6 @@ const (
 )
 
 func (s *Session) prepare() error {
-	// Values pass through as the publisher's walsender converted them, in the
-	// encoding of this database.
-	encoding := s.conn.ParameterStatus("server_encoding")
-	if _, err := s.pipe.Query(`SELECT pg_catalog.set_config('client_encoding', $1, false)`, encoding); err != nil {
-		return err
-	}
-	if version, err := s.pipe.Query(`SELECT pg_catalog.current_setting('server_version_num')`); err != nil {
-		return err
-	} else if number, _ := strconv.Atoi(string(version[0][0])); number >= 17_00_00 {
-		if _, err := s.pipe.Query(`SELECT pg_catalog.set_config('transaction_timeout', '0', false)`); err != nil {
-			return err
-		}
-	}
-	// A backend that waits for a lock notices then that we are gone, and gives up
-	// the origin. Servers on platforms that cannot tell refuse it: they do without.
-	_, err := s.Query(`SELECT pg_catalog.set_config('client_connection_check_interval', '2s', false)`)
-	if _, gone := errors.AsType[*ConnectionError](err); gone {
-		return err
-	}
 	statements := map[string]string{
 		beginStatement:      "BEGIN",
 		commitStatement:     "COMMIT",
