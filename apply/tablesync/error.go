@@ -42,7 +42,7 @@ type TableError struct {
 // Error shows no values of rows.
 func (e *TableError) Error() string {
 	var text strings.Builder
-	fmt.Fprintf(&text, "copy table %q", e.Table.String())
+	fmt.Fprintf(&text, `copy table "%s"`, e.Table)
 	if e.Part != "" {
 		fmt.Fprintf(&text, ", %s", e.Part)
 	}

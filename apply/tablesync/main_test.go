@@ -138,3 +138,23 @@ func (e *ends) query(sql string) string {
 	e.t.Helper()
 	return pgtest.Query(e.t, e.target, sql)
 }
+
+// copyAgain copies tables that may have rows.
+func (e *ends) copyAgain(names ...string) {
+	e.t.Helper()
+	if e.options.Snapshot == "" {
+		e.snapshot()
+	}
+	pgtest.Exec(e.t, e.target, `truncate done`)
+	var tables []Table
+	for _, name := range names {
+		tables = append(tables, Table{Schema: "public", Name: name, Clean: Truncate})
+	}
+	summary, err := Copy(e.t.Context(), e.options, tables, &Progress{})
+	require.NoError(e.t, err)
+	for _, result := range summary.Tables {
+		if result.Table.Name != "child" { // not published
+			require.NoError(e.t, result.Err)
+		}
+	}
+}
