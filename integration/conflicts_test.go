@@ -208,6 +208,29 @@ func TestLastUpdateWins(t *testing.T) {
 	require.Equal(t, "1|newer local\n2|newer local\n3|newer remote", pgtest.Query(t, l.target, `SELECT * FROM c ORDER BY id`))
 }
 
+// TestForeignRowsComeAgain: rows that somebody else wrote on the target are deleted and
+// inserted again by one transaction. That their place is taken, as long as they are
+// there, is no conflict.
+func TestForeignRowsComeAgain(t *testing.T) {
+	publisher, target := pgtest.Pair(t, pgtest.With("track_commit_timestamp", "on"))
+	for _, batch := range []int64{apply.DefaultOptions().MaxBatch, 700, 0} {
+		t.Run(fmt.Sprintf("max-batch %d", batch), func(t *testing.T) {
+			l := trackedLink(t, publisher, target)
+			l.both(`CREATE TABLE c (id numeric, part int4range, v int, PRIMARY KEY (id, part))`, `CREATE TABLE other (id int PRIMARY KEY)`,
+				`INSERT INTO c SELECT g, int4range(g, g + 5), g FROM generate_series(0, 35) g`)
+			l.onSource(`ALTER TABLE c REPLICA IDENTITY FULL`, `CREATE PUBLICATION p FOR TABLE c, other`)
+			start := func() { l.start(func(o *apply.Options) { o.MaxBatch = batch }) }
+			start()
+			l.stop()
+			l.onSource(`INSERT INTO c VALUES (103, int4range(3, 9), 1)`, `INSERT INTO other VALUES (1); DELETE FROM c WHERE id IN (31, 4, 19, 25); INSERT INTO c VALUES (4, int4range(4, 9), 33)`)
+			start()
+			l.catchUp()
+			l.same(`SELECT * FROM c ORDER BY id`)
+			require.Equal(t, "delete_origin_differs|4", pgtest.Query(t, l.target, `SELECT conflict_type, count(*) FROM pgapply.conflict GROUP BY 1`))
+		})
+	}
+}
+
 // TestKeyThatTheTargetMakes: the unique index in the way is over a column that the
 // target fills itself, by an expression or by a default.
 func TestKeyThatTheTargetMakes(t *testing.T) {

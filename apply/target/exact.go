@@ -91,10 +91,22 @@ func (s *Session) perform(t *table, statement statement, search, newer decoder.T
 	return result.CommandTag.RowsAffected(), nil, nil
 }
 
+// certain waits until the outcome of every change before the one in work is known to
+// be as expected: what the target holds decides a conflict only then.
+func (s *Session) certain() error {
+	if err := s.drain(0); err != nil {
+		return err
+	}
+	if s.doubt {
+		return errNotSure
+	}
+	return nil
+}
+
 // exactInsert inserts a row and, where a unique index has its place taken, resolves
 // the conflict.
 func (s *Session) exactInsert(t *table, newer decoder.Tuple) error {
-	if err := s.drain(0); err != nil {
+	if err := s.certain(); err != nil {
 		return err
 	}
 	return s.insertOrResolve(t, newer, conflict.InsertExists)
@@ -119,7 +131,7 @@ func (s *Session) insertOrResolve(t *table, newer decoder.Tuple, found conflict.
 // exactChange updates or, without a new tuple, deletes the row that search means:
 // it finds and locks the row, looks at who wrote it, and changes it where it is.
 func (s *Session) exactChange(t *table, op operation, search, newer decoder.Tuple) error {
-	if err := s.drain(0); err != nil {
+	if err := s.certain(); err != nil {
 		return err
 	}
 	row, err := s.findRow(t, search)

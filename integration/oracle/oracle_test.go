@@ -27,9 +27,13 @@ func number(t *testing.T, variable string, otherwise uint64) uint64 {
 	return value
 }
 
-// TestOracle plays PGAPPLY_TEST_SEEDS seeds from PGAPPLY_TEST_SEED on, the odd ones
-// into a target that tracks commit timestamps. The first failure of each kind is made
-// small.
+// seedsWithFaults are those that once showed a fault which nothing else brings about: a
+// conflict that was decided while a change before it was in doubt.
+func seedsWithFaults() []uint64 { return []uint64{7069} }
+
+// TestOracle plays PGAPPLY_TEST_SEEDS seeds from PGAPPLY_TEST_SEED on, and those of
+// seedsWithFaults; the odd ones into a target that tracks commit timestamps. The first
+// failure of each kind is made small.
 func TestOracle(t *testing.T) {
 	publisherMajor := int(number(t, "PGAPPLY_TEST_PUBLISHER_MAJOR", uint64(pgtest.Major(t))))
 	targetMajor := int(number(t, "PGAPPLY_TEST_TARGET_MAJOR", uint64(pgtest.Major(t))))
@@ -52,7 +56,11 @@ func TestOracle(t *testing.T) {
 	features, refused := map[string]int{}, map[string]int{}
 	shrunk := map[string]bool{}
 	began := time.Now()
+	played := seedsWithFaults()
 	for seed := first; seed < first+seeds; seed++ {
+		played = append(played, seed)
+	}
+	for _, seed := range played {
 		arena := arenas[seed%2]
 		script := Generate(seed, arena.Servers())
 		result, err := arena.Play(t.Context(), script)
@@ -97,8 +105,8 @@ func TestOracle(t *testing.T) {
 		t.Logf("%6d refused: %s", refused[message], message)
 	}
 	t.Logf("oracle: seeds %d to %d on %d to %d: %d equal, %d not %v; %d statements, %d refused, %d rows in the end, %d transactions applied, %d conflicts compared, for %d seeds with native ones, %d crashes of native, %.1f s a seed",
-		first, first+seeds-1, publisherMajor, targetMajor, seeds-uint64(len(failed)), len(failed), failed,
-		statements, refusals, rows, transactions, conflicts, alike, crashes, took.Seconds()/float64(seeds))
+		first, first+seeds-1, publisherMajor, targetMajor, len(played)-len(failed), len(failed), failed,
+		statements, refusals, rows, transactions, conflicts, alike, crashes, took.Seconds()/float64(len(played)))
 }
 
 func with(settings map[string]string, major int) []pgtest.Option {
