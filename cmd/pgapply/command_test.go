@@ -143,6 +143,9 @@ func TestFaultsOfTheCommandLine(t *testing.T) {
 		{"too many conflicts", nil, []string{"conflicts", "show", "1", "2"}, []string{"number"}},
 		{"no conflict", nil, []string{"conflicts", "show", "x", "--target", "dbname=b"}, []string{`"x"`}},
 		{"cleared conflicts without a target", nil, []string{"conflicts", "clear"}, []string{"--target"}},
+		{"sequences without a target", nil, []string{"sequences", "--all"}, []string{"--target", "PGAPPLY_TARGET"}},
+		{"sequences without a publisher", nil, []string{"sequences", "--target", "dbname=b"}, []string{"--source", "PGAPPLY_SOURCE"}},
+		{"sequences backwards by a margin", nil, []string{"sequences", "--source", "dbname=a", "--target", "dbname=b", "--margin", "-1"}, []string{"--margin", "--allow-backwards"}},
 		{"cleanup without a target", nil, []string{"cleanup"}, []string{"--target", "PGAPPLY_TARGET"}},
 		{"cleanup without a publisher", nil, []string{"cleanup", "--target", "dbname=b"}, []string{"--source", "--keep-slot"}},
 		{"demo without time", nil, []string{"demo", "--duration", "0s"}, []string{"--duration"}},
@@ -207,7 +210,7 @@ func TestHelpIsForPeople(t *testing.T) {
 	c := call(t, nil)
 	require.NoError(t, c.err, "help is no failure")
 	for _, command := range []string{
-		"run", "check", "status", "pause", "resume", "skip", "conflicts", "conflicts list", "conflicts show", "conflicts clear", "cleanup", "demo", "version",
+		"run", "check", "status", "pause", "resume", "skip", "conflicts", "conflicts list", "conflicts show", "conflicts clear", "sequences", "cleanup", "demo", "version",
 	} {
 		words := strings.Fields(command)
 		require.Contains(t, c.out, words[0])
