@@ -189,7 +189,7 @@ func (c *copying) plan(ctx context.Context, j *job) error {
 func (c *copying) prepare(t *table) error {
 	if t.published == nil {
 		return &TableError{
-			Table: t.Table, Side: Publisher, Err: errors.New("it is not published, or was not when the snapshot was taken"),
+			Table: t.Table, Side: Publisher, Err: errors.New("it is not published, or was dropped"),
 			Hint: "add it to a publication, then refresh",
 		}
 	}
@@ -197,7 +197,11 @@ func (c *copying) prepare(t *table) error {
 		return failed(t.Table, nil, Target, err)
 	}
 	t.binary = c.Binary && sameBinary(t.published, t.local)
-	parts := split(t.published, c.SplitLargerThan)
+	limit := c.SplitLargerThan
+	if t.Whole {
+		limit = 0
+	}
+	parts := split(t.published, limit)
 	t.parts, t.open = len(parts), len(parts)
 	for _, p := range parts {
 		c.queue.parts = append(c.queue.parts, work{table: t, part: p})

@@ -199,7 +199,7 @@ func (j *job) clean(t *table) error {
 	if err := j.session.exec(t.cleanSQL()); err != nil {
 		return err
 	}
-	return j.session.commit()
+	return j.session.commit(false)
 }
 
 // cleanSQL removes all rows. A foreign key of another table forbids TRUNCATE, and is not
@@ -255,7 +255,7 @@ func (j *job) copyPart(ctx context.Context, w work) error {
 			return err
 		}
 	}
-	if err := j.session.commit(); err != nil {
+	if err := j.session.commit(t.parts == 1); err != nil {
 		return failed(t.Table, &p, Target, err)
 	}
 	t.progress.update(func(p *TableProgress) { p.PartsDone++ })
@@ -359,5 +359,5 @@ func (j *job) complete(ctx context.Context, t *table) error {
 	if err := j.copied(ctx, t); err != nil {
 		return err
 	}
-	return j.session.commit()
+	return j.session.commit(true)
 }

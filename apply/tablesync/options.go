@@ -62,6 +62,8 @@ const (
 type Table struct {
 	Schema, Name string
 	Clean        Clean
+	// Whole keeps the table in one part: all of its rows come with one transaction.
+	Whole bool
 }
 
 func (t Table) String() string { return t.Schema + "." + t.Name }
@@ -80,8 +82,8 @@ type Recorder interface {
 	// all rows or none; with more, whoever copies the table again must clean it first.
 	Starting(ctx context.Context, table Table, parts int) error
 	// Copied is called within the target transaction that makes the copy complete: what
-	// exec does commits with it. With one part that is the transaction of the rows, with
-	// more one of its own after those of all parts.
+	// exec does commits with it, durably. With one part that is the transaction of the
+	// rows, with more one of its own after those of all parts.
 	Copied(ctx context.Context, table Table, rows, bytes int64, exec Exec) error
 	// Failed is called when the table is given up for this time. Where a connection was
 	// lost the transaction of Copied may have committed nevertheless: a table that is

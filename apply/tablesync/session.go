@@ -26,8 +26,7 @@ func (o *Options) openSession(ctx context.Context, job int) (*session, error) {
 	s := &session{refused: func() {}}
 	conn, err := target.Connect(ctx, target.Connection{
 		URI: o.Target, Passfile: o.TargetPassfile, ApplicationName: o.ApplicationName,
-		// The state of a table commits behind its rows: what a crash takes of either it
-		// takes from the end.
+		// Only what says that a table is complete must be durable: it lies behind the rows.
 		SynchronousCommit: "off",
 		Adjust: func(config *pgconn.Config) {
 			closes := config.OnPgError
@@ -95,8 +94,13 @@ func (s *session) exec(sql string) error {
 func (s *session) begin() error { return s.exec("BEGIN; " + origin.ResetSQL) }
 
 // commit is not done when the answer is no error: a failed transaction answers ROLLBACK.
-func (s *session) commit() error {
-	results, err := s.conn.Exec(context.Background(), "COMMIT").ReadAll()
+// Whether it is to be durable when commit returns is up to the caller.
+func (s *session) commit(durable bool) error {
+	sql := "COMMIT"
+	if durable {
+		sql = "SET LOCAL synchronous_commit TO local; COMMIT"
+	}
+	results, err := s.conn.Exec(context.Background(), sql).ReadAll()
 	if err != nil {
 		return err
 	}
