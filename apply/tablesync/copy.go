@@ -49,7 +49,7 @@ func Copy(ctx context.Context, o Options, tables []Table, progress *Progress) (S
 	}
 	c := &copying{Options: o}
 	for _, t := range tables {
-		c.tables = append(c.tables, &table{Table: t, progress: progress.add(t)})
+		c.tables = append(c.tables, &table{Table: t, clean: t.Clean == Truncate, progress: progress.add(t)})
 	}
 	err := c.run(ctx)
 	if ctx.Err() != nil {
@@ -78,8 +78,9 @@ type table struct {
 	parts     int
 
 	mu sync.Mutex
-	// begun is set once the first part has done what comes before all of them.
-	begun bool
+	// begun is set once the first part has done what comes before all of them, after which
+	// clean tells whether the rows that the target has are still to be removed.
+	begun, clean bool
 	// open counts the parts that are not done, in work or waiting; running those in work.
 	open, running int
 	rows, bytes   int64

@@ -182,17 +182,31 @@ func (j *job) prepareTable(ctx context.Context, w work) error {
 	if err := j.State.Starting(ctx, t.Table, t.parts); err != nil {
 		return &RecorderError{Err: err}
 	}
-	if t.Clean == Truncate && t.parts > 1 {
-		if err := j.clean(t); err != nil {
-			return failed(t.Table, nil, Target, err)
+	if j.Indexes != nil {
+		if err := j.deferIndexes(ctx, t); err != nil {
+			return tableFault(t, err)
 		}
+	}
+	if t.clean && t.parts > 1 {
+		if err := j.empty(t); err != nil {
+			return tableFault(t, err)
+		}
+		t.clean = false
 	}
 	t.begun = true
 	return nil
 }
 
-// clean empties a table in a transaction of its own.
-func (j *job) clean(t *table) error {
+// tableFault leaves errors that concern all tables as they are.
+func tableFault(t *table, err error) error {
+	if serious(err) {
+		return err
+	}
+	return failed(t.Table, nil, Target, err)
+}
+
+// empty removes the rows of a table in a transaction of its own.
+func (j *job) empty(t *table) error {
 	if err := j.session.begin(); err != nil {
 		return err
 	}
@@ -231,7 +245,7 @@ func (j *job) copyPart(ctx context.Context, w work) error {
 	if err := j.session.begin(); err != nil {
 		return failed(t.Table, &p, Target, err)
 	}
-	if t.Clean == Truncate && t.parts == 1 {
+	if t.clean {
 		if err := j.session.exec(t.cleanSQL()); err != nil {
 			return failed(t.Table, &p, Target, err)
 		}
@@ -295,16 +309,9 @@ func (j *job) copied(ctx context.Context, t *table) error {
 	t.mu.Lock()
 	rows, bytes := t.rows, t.bytes
 	t.mu.Unlock()
-	var refused error
-	err := j.State.Copied(ctx, t.Table, rows, bytes, func(sql string, parameters ...string) error {
-		_, refused = j.session.Query(sql, parameters...)
-		return refused
-	})
-	switch {
-	case err != nil && refused != nil && lost(refused):
-		return failed(t.Table, nil, Target, refused) // another session may do
-	case err != nil:
-		return &RecorderError{Err: err}
+	err := j.record(func(exec Exec) error { return j.State.Copied(ctx, t.Table, rows, bytes, exec) })
+	if err != nil {
+		return tableFault(t, err)
 	}
 	return nil
 }

@@ -31,7 +31,9 @@ func TestNotEmpty(t *testing.T) {
 	filled, err := NotEmpty(session, tables)
 	require.NoError(t, err)
 	require.Equal(t, []Filled{
-		{Table{Schema: "public", Name: `o'n"e`}, 1}, {Table{Schema: "public", Name: "parted"}, 1}, {Table{Schema: "public", Name: "counted"}, 500},
+		{Table{Schema: "public", Name: `o'n"e`}, 1},
+		{Table{Schema: "public", Name: "parted"}, 1},
+		{Table{Schema: "public", Name: "counted"}, 500},
 		{Table{Schema: "public", Name: "child", Clean: Truncate}, 1},
 	}, filled)
 }

@@ -43,7 +43,10 @@ type Options struct {
 	Fence target.Fence
 	// State hears of every table.
 	State Recorder
-	Log   *zap.Logger
+	// Indexes keeps the definitions of the secondary indexes that are dropped before a
+	// table is copied; with nil none are. [BuildIndexes] makes them again.
+	Indexes IndexRecorder
+	Log     *zap.Logger
 }
 
 // Clean says what happens to the rows that the target has before the copy.

@@ -98,10 +98,7 @@ func (r *TableReader) major() int { return r.version / 10000 }
 // Begin begins a transaction that sees what the snapshot shows. It returns a
 // *SnapshotLostError when that cannot be had any more.
 func (r *TableReader) Begin(snapshot string) error {
-	if _, err := r.Query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"); err != nil {
-		return fmt.Errorf("begin to read on the publisher: %w", err)
-	}
-	_, err := r.Query("SET TRANSACTION SNAPSHOT " + literal(snapshot))
+	_, err := r.Query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET TRANSACTION SNAPSHOT " + literal(snapshot))
 	if refusal, ok := errors.AsType[*pgconn.PgError](err); ok {
 		switch refusal.Code {
 		case "22023", "42704", "55000": // snapmgr.c, ImportSnapshot; procarray.c, ProcArrayInstallImportedXmin
@@ -109,7 +106,7 @@ func (r *TableReader) Begin(snapshot string) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("import snapshot %s: %w", snapshot, err)
+		return fmt.Errorf("read at snapshot %s on the publisher: %w", snapshot, err)
 	}
 	return nil
 }
