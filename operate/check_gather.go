@@ -6,7 +6,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"pgapply/apply"
-	"pgapply/apply/catalog"
 )
 
 // facts are what the questions of a check look at, read once from both ends.
@@ -102,13 +101,25 @@ func (q queryFunc) Query(sql string, parameters ...string) ([][][]byte, error) {
 	return q(sql, parameters...)
 }
 
-func querier(ctx context.Context, conn *pgx.Conn) catalog.Querier {
-	return queryFunc(func(sql string, parameters ...string) ([][][]byte, error) {
+// QueryAll implements catalog.QuerierOfAll.
+func (q queryFunc) QueryAll(sql []string, parameters ...string) ([][][][]byte, error) {
+	answers := make([][][][]byte, len(sql))
+	for i := range sql {
+		var err error
+		if answers[i], err = q(sql[i], parameters...); err != nil {
+			return nil, err
+		}
+	}
+	return answers, nil
+}
+
+func querier(ctx context.Context, conn *pgx.Conn) queryFunc {
+	return func(sql string, parameters ...string) ([][][]byte, error) {
 		values := make([][]byte, len(parameters))
 		for i, parameter := range parameters {
 			values[i] = []byte(parameter)
 		}
 		result := conn.PgConn().ExecParams(ctx, sql, values, nil, nil, nil).Read()
 		return result.Rows, result.Err
-	})
+	}
 }

@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"pgapply/decoder"
-	"pgapply/internal/pgpipe"
 	"pgapply/internal/pgtest"
 )
 
@@ -25,7 +24,7 @@ func TestBatches(t *testing.T) {
 		`CREATE OPERATOR s.<? (LEFTARG = int, RIGHTARG = int, FUNCTION = s.less); CREATE DOMAIN s.few AS int CHECK (s.computes(VALUE)); CREATE DOMAIN s.fewer AS s.few`,
 		`CREATE DOMAIN s.small AS int CHECK (VALUE < 10) DEFAULT 1; CREATE DOMAIN s.less AS int CHECK (VALUE OPERATOR(s.<?) 3)`,
 		`CREATE TYPE s.inside AS (f s.few); CREATE EXTENSION citext SCHEMA s; CREATE EXTENSION "uuid-ossp" SCHEMA s`)
-	q := querier(t, uri).(*pgpipe.Pipe[int])
+	q := querier(t, uri)
 	noticed := 0
 	for _, c := range []struct {
 		name    string

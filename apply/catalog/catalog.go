@@ -27,6 +27,12 @@ type Querier interface {
 	Query(sql string, parameters ...string) ([][][]byte, error)
 }
 
+// QuerierOfAll runs several statements with the same parameters, in one round trip if it
+// can, and returns the rows of each like a Querier.
+type QuerierOfAll interface {
+	QueryAll(sql []string, parameters ...string) ([][][][]byte, error)
+}
+
 // Table is a publisher's relation bound to a table of the target. It is immutable.
 type Table struct {
 	Schema, Name string
@@ -46,6 +52,8 @@ type Table struct {
 	TextCopy bool
 	// Search says which rows an UPDATE or DELETE means.
 	Search Search
+	// unique are the columns of its unique indexes, as keysQuery has read them.
+	unique [][][]byte
 	// searchFault is why rows cannot be searched for, when Search is Impossible.
 	searchFault error
 }
@@ -111,24 +119,24 @@ func (e *MismatchError) Error() string { return e.Reason }
 // Load binds the publisher's relation to the table of the same name. binary says
 // that the publisher sends values in binary form where it can. It returns a
 // *MismatchError when the two do not fit.
-func Load(querier Querier, relation *decoder.Relation, binary bool) (*Table, error) {
+func Load(querier QuerierOfAll, relation *decoder.Relation, binary bool) (*Table, error) {
 	table := &Table{Schema: relation.Namespace, Name: relation.Name}
-	identity, err := table.loadHead(querier)
+	answers, err := querier.QueryAll([]string{headQuery, columnsQuery, keyQuery, keysQuery}, table.Schema, table.Name)
 	if err != nil {
+		return nil, fmt.Errorf("look up %s: %w", table.QualifiedName(), err)
+	}
+	if err := table.readHead(answers[0]); err != nil {
 		return nil, err
 	}
-	columns, err := loadColumns(querier, table.OID)
+	columns, err := readColumns(answers[1])
 	if err != nil {
 		return nil, fmt.Errorf("read the columns of %s: %w", table.QualifiedName(), err)
 	}
 	if err := table.mapColumns(relation, columns, binary); err != nil {
 		return nil, err
 	}
-	key, err := table.loadKey(querier, identity)
-	if err != nil {
-		return nil, fmt.Errorf("read the key of %s: %w", table.QualifiedName(), err)
-	}
-	table.chooseSearch(relation, key)
+	table.chooseSearch(relation, table.readKey(answers[2]))
+	table.unique = answers[3]
 	if len(table.Columns) == 0 {
 		table.RowByRow = "it has no columns"
 	}
@@ -145,33 +153,36 @@ var relationKinds = map[string]string{
 	"i": "an index", "I": "a partitioned index", "c": "a composite type", "t": "a TOAST table",
 }
 
-func (t *Table) loadHead(querier Querier) (replicaIdentity string, err error) {
-	rows, err := querier.Query(`
-		SELECT c.oid, c.relkind, c.relreplident, c.xmin, `+columnsVersion+`, `+noticedBy+`, `+batchesVersion+`
+// The queries are sent together, so each of them looks the table up by its name: $1 and $2.
+const (
+	headQuery = `
+		SELECT c.oid, c.relkind, c.relreplident, c.xmin, ` + columnsVersion + `, ` + noticedBy + `, ` + batchesVersion + `
 		FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-		WHERE n.nspname = $1 AND c.relname = $2`, t.Schema, t.Name)
-	if err != nil {
-		return "", fmt.Errorf("look up %s: %w", t.QualifiedName(), err)
-	}
+		WHERE n.nspname = $1 AND c.relname = $2`
+	theTable = `(SELECT c.oid FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+		WHERE n.nspname = $1 AND c.relname = $2)`
+)
+
+func (t *Table) readHead(rows [][][]byte) error {
 	if len(rows) == 0 {
 		missing := t.mismatch("create the table on the target, with at least the columns that are published",
 			`logical replication target relation "%s.%s" does not exist`, t.Schema, t.Name)
 		missing.Missing = true
-		return "", missing
+		return missing
 	}
 	kind := string(rows[0][1])
 	if kind != "r" && kind != "p" {
-		return "", t.mismatch("changes can be applied to tables and partitioned tables only",
+		return t.mismatch("changes can be applied to tables and partitioned tables only",
 			`cannot use relation "%s.%s" as logical replication target: it is %s`, t.Schema, t.Name, relationKinds[kind])
 	}
 	oid, err := strconv.ParseUint(string(rows[0][0]), 10, 32)
 	if err != nil {
-		return "", fmt.Errorf("look up %s: %w", t.QualifiedName(), err)
+		return fmt.Errorf("look up %s: %w", t.QualifiedName(), err)
 	}
 	t.OID, t.Partitioned = uint32(oid), kind == "p"
 	t.Version = Version{Table: string(rows[0][0]), TableXID: string(rows[0][3]), Columns: string(rows[0][4]), Index: "0", IndexXID: "0", Batches: string(rows[0][6])}
 	t.RowByRow = string(rows[0][5])
-	return string(rows[0][2]), nil
+	return nil
 }
 
 type localColumn struct {
@@ -203,7 +214,7 @@ WITH RECURSIVE operators AS (
 ), columns AS (
 	SELECT attnum, attname, atttypid, attgenerated, attidentity
 	FROM pg_catalog.pg_attribute
-	WHERE attrelid = $1::pg_catalog.oid AND attnum > 0 AND NOT attisdropped
+	WHERE attrelid = ` + theTable + ` AND attnum > 0 AND NOT attisdropped
 ), base AS (
 	SELECT attnum, atttypid AS type FROM columns
 	UNION ALL
@@ -251,11 +262,7 @@ LEFT JOIN LATERAL (
 ) e ON c.attnum NOT IN (SELECT attnum FROM incomparable)
 ORDER BY c.attnum`
 
-func loadColumns(querier Querier, table uint32) (map[string]localColumn, error) {
-	rows, err := querier.Query(columnsQuery, strconv.FormatUint(uint64(table), 10))
-	if err != nil {
-		return nil, err
-	}
+func readColumns(rows [][][]byte) (map[string]localColumn, error) {
 	columns := make(map[string]localColumn, len(rows))
 	for _, row := range rows {
 		oid, err := strconv.ParseUint(string(row[1]), 10, 32)
@@ -369,21 +376,20 @@ func plural(names []string) string {
 
 type keyColumn struct{ name, equality, collation string }
 
-// loadKey returns the columns of the index that rows are searched by: the replica
+// keyQuery finds the columns of the index that rows are searched by: the replica
 // identity index, else the primary key unless it is deferrable
 // (GetRelationIdentityOrPK in relation.c). The operator is that of the index's
 // own operator class; it is empty for an access method other than btree.
-func (t *Table) loadKey(querier Querier, replicaIdentity string) ([]keyColumn, error) {
-	rows, err := querier.Query(`
+const keyQuery = `
 		SELECT a.attname, n.nspname, o.oprname, i.indexrelid, i.version,
 			(SELECT pg_catalog.quote_ident(cn.nspname) || '.' || pg_catalog.quote_ident(co.collname)
 			 FROM pg_catalog.pg_collation co JOIN pg_catalog.pg_namespace cn ON cn.oid = co.collnamespace
 			 WHERE co.oid = k.coll AND k.coll <> a.attcollation)
 		FROM (
-			SELECT i.*, i.xmin AS version FROM pg_catalog.pg_index i
-			WHERE i.indrelid = $1::pg_catalog.oid AND i.indislive AND i.indisvalid AND i.indimmediate
-				AND (i.indisprimary OR i.indisreplident AND $2 = 'i')
-			ORDER BY i.indisreplident AND $2 = 'i' DESC
+			SELECT i.*, i.xmin AS version FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indrelid
+			WHERE i.indrelid = ` + theTable + ` AND i.indislive AND i.indisvalid AND i.indimmediate
+				AND (i.indisprimary OR i.indisreplident AND c.relreplident = 'i')
+			ORDER BY i.indisreplident AND c.relreplident = 'i' DESC
 			LIMIT 1
 		) i
 		CROSS JOIN LATERAL ROWS FROM (
@@ -398,16 +404,15 @@ func (t *Table) loadKey(querier Querier, replicaIdentity string) ([]keyColumn, e
 		LEFT JOIN pg_catalog.pg_operator o ON o.oid = ao.amopopr
 		LEFT JOIN pg_catalog.pg_namespace n ON n.oid = o.oprnamespace
 		WHERE k.position <= i.indnkeyatts
-		ORDER BY k.position`, t.Version.Table, replicaIdentity)
-	if err != nil {
-		return nil, err
-	}
+		ORDER BY k.position`
+
+func (t *Table) readKey(rows [][][]byte) []keyColumn {
 	key := make([]keyColumn, len(rows))
 	for i, row := range rows {
 		key[i] = keyColumn{name: string(row[0]), equality: operator(row[1], row[2]), collation: string(row[5])}
 		t.Version.Index, t.Version.IndexXID = string(row[3]), string(row[4])
 	}
-	return key, nil
+	return key
 }
 
 // chooseSearch decides how rows are found (FindReplTupleInLocalRel and

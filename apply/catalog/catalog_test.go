@@ -14,7 +14,7 @@ import (
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // querier opens a session with an empty search_path, as apply sessions have.
-func querier(t *testing.T, uri string) Querier {
+func querier(t *testing.T, uri string) *pgpipe.Pipe[int] {
 	t.Helper()
 	config, err := pgconn.ParseConfig(uri)
 	require.NoError(t, err)

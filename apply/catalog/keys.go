@@ -12,7 +12,7 @@ import (
 // rows of which a unique index allows but one, have an equal value in one of the sets.
 //
 // Unique indexes on expressions, on some of the rows, or on columns that are not
-// published have no set: their values are not known here. See [LoadKeys] for what that
+// published have no set: their values are not known here. See [ReadKeys] for what that
 // costs.
 type Keys struct {
 	Sets []KeySet
@@ -58,7 +58,7 @@ const (
 const keysQuery = `
 WITH RECURSIVE base(attnum, attname, type, modifier) AS (
 	SELECT attnum, attname, atttypid, atttypmod FROM pg_catalog.pg_attribute
-	WHERE attrelid = $1::pg_catalog.oid AND attnum > 0 AND NOT attisdropped
+	WHERE attrelid = ` + theTable + ` AND attnum > 0 AND NOT attisdropped
 	UNION ALL
 	SELECT b.attnum, b.attname, t.typbasetype, CASE WHEN t.typtypmod >= 0 THEN t.typtypmod ELSE b.modifier END
 	FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.type AND t.typtype = 'd'
@@ -77,11 +77,11 @@ JOIN pg_catalog.pg_type t ON t.oid = b.type AND t.typtype <> 'd'
 JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
 JOIN pg_catalog.pg_opclass oc ON oc.oid = k.opclass
 JOIN pg_catalog.pg_am am ON am.oid = oc.opcmethod
-WHERE i.indrelid = $1::pg_catalog.oid AND i.indisunique AND i.indislive AND i.indisvalid
+WHERE i.indrelid = ` + theTable + ` AND i.indisunique AND i.indislive AND i.indisvalid
 	AND i.indpred IS NULL AND 0 <> ALL ((i.indkey::pg_catalog.int2[])[0:i.indnkeyatts - 1]) AND k.position <= i.indnkeyatts
 ORDER BY i.indexrelid, k.position`
 
-// LoadKeys reads how changes of the table, which is bound to the relation, meet.
+// ReadKeys tells how changes of the table, which is bound to the relation, meet.
 //
 // It is as exact as it has to be. Of two changes that meet, applied by two sessions at a
 // time, one waits for the other's row lock or index entry, or finds another number of rows
@@ -91,14 +91,11 @@ ORDER BY i.indexrelid, k.position`
 // which has come and gone within a group. So without a set by which rows are searched
 // only inserts may be applied beside others; and where equality of one of the columns is
 // not known, nothing may.
-func LoadKeys(querier Querier, table *Table, relation *decoder.Relation) (*Keys, error) {
+func ReadKeys(table *Table, relation *decoder.Relation) (*Keys, error) {
 	if table.RowByRow != "" {
 		return &Keys{Barrier: table.RowByRow}, nil
 	}
-	rows, err := querier.Query(keysQuery, table.Version.Table)
-	if err != nil {
-		return nil, fmt.Errorf("read the unique indexes of %s: %w", table.QualifiedName(), err)
-	}
+	rows := table.unique
 	keys := &Keys{}
 	for len(rows) > 0 {
 		index := rows[0][0]

@@ -11,8 +11,8 @@ import (
 	"pgapply/internal/pgtest"
 )
 
-// TestLoadKeys: the sets of a table, by the columns of each, and why a table has none.
-func TestLoadKeys(t *testing.T) {
+// TestReadKeys: the sets of a table, by the columns of each, and why a table has none.
+func TestReadKeys(t *testing.T) {
 	uri := pgtest.Database(t, pgtest.SharedServer(t))
 	pgtest.Exec(t, uri, `CREATE SCHEMA s; CREATE EXTENSION citext SCHEMA s`,
 		`CREATE FUNCTION s.see() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'`)
@@ -61,7 +61,7 @@ func TestLoadKeys(t *testing.T) {
 			relation := published("t", identity, strings.Fields(c.published)...)
 			table, err := Load(q, relation, false)
 			require.NoError(t, err)
-			keys, err := LoadKeys(q, table, relation)
+			keys, err := ReadKeys(table, relation)
 			require.NoError(t, err)
 			require.Equal(t, c.want, describeKeys(keys, relation))
 		})

@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"maps"
 
@@ -17,10 +18,10 @@ import (
 func (s *Stream) apply(ctx, patient context.Context) error {
 	for ctx.Err() == nil {
 		if err := s.step(ctx, patient); err != nil {
-			return err
+			return cmp.Or(err, s.confirm())
 		}
 	}
-	return ctx.Err()
+	return cmp.Or(s.confirm(), ctx.Err())
 }
 
 // step does what comes next.
@@ -31,10 +32,13 @@ func (s *Stream) step(ctx, patient context.Context) error {
 		case !some && len(s.inLine) > 0:
 			return s.finishOldest(patient)
 		case !some:
-			return nil
+			return s.confirm()
 		case e.transaction == nil && len(s.inLine) > 0:
 			last := s.inLine[len(s.inLine)-1]
 			last.keepalive = last.keepalive.and(e)
+			return nil
+		case e.transaction == nil && s.unconfirmed != nil:
+			s.unconfirmed.keepalive = s.unconfirmed.keepalive.and(e)
 			return nil
 		case e.transaction == nil:
 			return s.idle(e)
@@ -67,7 +71,7 @@ func (s *Stream) waiting() (event, bool) {
 
 // next takes an event. It waits for one, until ctx ends, while nothing is in work.
 func (s *Stream) next(ctx context.Context) (event, bool) {
-	if e, some := s.waiting(); some || len(s.inLine) > 0 {
+	if e, some := s.waiting(); some || len(s.inLine) > 0 || s.unconfirmed != nil {
 		return e, some
 	}
 	select {
@@ -82,6 +86,10 @@ func (s *Stream) next(ctx context.Context) (event, bool) {
 // prepared or decided about, that is skipped, or with which the stream ends.
 func (s *Stream) single(ctx, patient context.Context, e event) error {
 	t := e.transaction
+	if err := s.confirm(); err != nil {
+		s.forgo(e)
+		return err
+	}
 	if s.beyondEnd(t) {
 		s.forgo(e)
 		return errEnd

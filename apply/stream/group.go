@@ -134,19 +134,65 @@ func (s *Stream) move(patient context.Context) error {
 		g.tables = s.keys.Tables()
 		s.line.Offer(s.keys.Hashes)
 	case parallel.Enter:
-		s.forming = nil
 		if len(s.inLine) > 0 {
+			// Its keys do not meet those in line; the unconfirmed group has left that.
+			if err := s.confirm(); err != nil {
+				return err
+			}
 			s.startAhead(g)
 		}
-		s.inLine = append(s.inLine, g)
+		s.forming, s.inLine = nil, append(s.inLine, g)
 	case parallel.Apply:
 		s.forming = nil
-		if err := s.applyGroup(g.transactions); err != nil {
-			return err
-		}
-		return s.idle(g.keepalive)
+		return s.submit(g)
 	}
 	return nil
+}
+
+// submit has the head apply a group whose turn it is. Its changes follow right behind the
+// COMMIT of the group before; its own may be on its way afterwards.
+func (s *Stream) submit(g *group) error {
+	s.waitsFor(s.options.Target)
+	defer s.waitsFor(nil)
+	s.options.Target.Send(g.transactions)
+	if err := s.confirm(); err != nil {
+		g.release()
+		return err
+	}
+	s.waitsFor(s.options.Target)
+	outcome, done, err := s.options.Target.Submit(s.more())
+	if !done {
+		s.unconfirmed = g
+		return nil
+	}
+	return s.ended(g, outcome, err)
+}
+
+// confirm waits until the group is committed whose COMMIT is on its way, if there is one.
+func (s *Stream) confirm() error {
+	g := s.unconfirmed
+	if g == nil {
+		return nil
+	}
+	s.unconfirmed = nil
+	s.waitsFor(s.options.Target)
+	outcome, err := s.options.Target.Confirm()
+	s.waitsFor(nil)
+	return s.ended(g, outcome, err)
+}
+
+// ended accounts for a group of the head.
+func (s *Stream) ended(g *group, outcome target.Outcome, err error) error {
+	if err := s.applied(g.transactions, outcome, err); err != nil {
+		return err
+	}
+	return s.idle(g.keepalive)
+}
+
+func (g *group) release() {
+	for _, t := range g.transactions {
+		t.Release()
+	}
 }
 
 // more tells whether another group's worth waits behind the one that forms.
@@ -177,6 +223,9 @@ func (s *Stream) finishOldest(patient context.Context) error {
 	fate := parallel.InTurn
 	var outcome target.Outcome
 	if g.ahead != nil {
+		if err := s.confirm(); err != nil {
+			return err
+		}
 		s.waitsForAhead(g.ahead)
 		done, err := g.ahead.running.Finish(patient, func(applied parallel.Task) (err error) {
 			outcome, err = applied.(*groupTask).end() //nolint:forcetypeassert // startAhead made it
@@ -196,16 +245,10 @@ func (s *Stream) finishOldest(patient context.Context) error {
 	s.inLine = append(s.inLine[:0], s.inLine[1:]...)
 	s.line.Leave(fate)
 	s.accountAhead(fate)
-	var err error
 	if fate == parallel.AsHoped {
-		err = s.applied(g.transactions, outcome, nil)
-	} else {
-		err = s.applyGroup(g.transactions)
+		return s.ended(g, outcome, nil)
 	}
-	if err != nil {
-		return err
-	}
-	return s.idle(g.keepalive)
+	return s.submit(g)
 }
 
 // forgoGroups lets go of the groups that are not applied.
@@ -214,9 +257,7 @@ func (s *Stream) forgoGroups() {
 		s.inLine = append(s.inLine, s.forming)
 	}
 	for _, g := range s.inLine {
-		for _, t := range g.transactions {
-			t.Release()
-		}
+		g.release()
 	}
 	s.forming, s.inLine = nil, nil
 }

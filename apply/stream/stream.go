@@ -128,12 +128,14 @@ type Stream struct {
 	held   *event
 	urgent chan struct{}
 	// forming is the group that grows, if one does, and inLine are those that wait for
-	// their turn, oldest first, as line has said; keys are those of the last one asked. All
-	// belong to the applier, and after that to Run.
-	forming *group
-	inLine  []*group
-	line    *parallel.Line
-	keys    *target.Keys
+	// their turn, oldest first, as line has said; keys are those of the last one asked, and
+	// unconfirmed is the head's last group while its COMMIT is on its way. All belong to
+	// the applier, and after that to Run.
+	forming     *group
+	inLine      []*group
+	line        *parallel.Line
+	keys        *target.Keys
+	unconfirmed *group
 	// pool applies streamed transactions on workers, of which open are those that are
 	// still arriving; open belongs to the reader. While skipping, none is given to it.
 	// Run makes the pool under mu, since Progress may be asked before.

@@ -12,7 +12,9 @@ import (
 	"pgapply/conflict"
 	"pgapply/decoder"
 	"pgapply/decoder/txn"
+	"pgapply/internal/invariant"
 	"pgapply/internal/lsn"
+	"pgapply/internal/pgpipe"
 )
 
 // Outcome is what became of a group.
@@ -63,6 +65,7 @@ const (
 	opCopy
 	opLook
 	opTruncate
+	opAsk
 	opPin
 	opCommit
 	opPrepare
@@ -115,19 +118,24 @@ const patience = 8
 // of no use and only the origin knows what was committed, or a *TransactionError
 // of the first transaction that cannot be applied: those before it are committed.
 func (s *Session) Apply(group []*txn.Transaction) (Outcome, error) {
+	invariant.Check(s.unconfirmed.group == nil, "a group is applied before the one before is confirmed")
 	if kind := group[0].Kind; kind == txn.CommitPrepared || kind == txn.RollbackPrepared {
 		return s.decide(group[0])
 	}
 	s.outcome, s.exact, s.suspects = Outcome{}, false, nil
-	err := s.whole(group)
-	if err == nil {
-		return s.outcome, nil
+	if err := s.whole(group); err != nil {
+		return s.anew(group, err)
 	}
-	if connection, gone := errors.AsType[*ConnectionError](err); gone {
+	return s.outcome, nil
+}
+
+// anew applies a group after a try that failed.
+func (s *Session) anew(group []*txn.Transaction, failed error) (Outcome, error) {
+	if connection, gone := errors.AsType[*ConnectionError](failed); gone {
 		return Outcome{}, connection
 	}
 	s.outcome = Outcome{Replayed: true}
-	err = s.replay(group, err)
+	err := s.replay(group, failed)
 	return s.outcome, err
 }
 
@@ -285,19 +293,29 @@ func (s *Session) beginTransaction() error {
 	return s.control(opOther, beginStatement)
 }
 
-// commit sends the origin's position and COMMIT, once every outcome was read and is
+// commit commits the target transaction in work, with the position of its last one.
+func (s *Session) commit(last *txn.Transaction) error {
+	if err := s.sendCommit(last); err != nil {
+		return err
+	}
+	return s.committed()
+}
+
+// sendCommit sends the origin's position and COMMIT, once every outcome was read and is
 // as it should be: a statement that changed no row, or too many, is no error to the
 // server.
-func (s *Session) commit(last *txn.Transaction) error {
+func (s *Session) sendCommit(last *txn.Transaction) error {
 	if err := s.settle(); err != nil {
 		return err
 	}
 	if err := s.control(opOther, recordStatement, last.EndLSN.String(), timestamp(last.Time), s.options.Subscription); err != nil {
 		return err
 	}
-	if err := s.control(opCommit, commitStatement); err != nil {
-		return err
-	}
+	return s.control(opCommit, commitStatement)
+}
+
+// committed waits until the COMMIT that was sent is done.
+func (s *Session) committed() error {
 	if err := s.finish(); err != nil {
 		return err
 	}
@@ -342,37 +360,54 @@ func (s *Session) control(op operation, statement string, parameters ...string) 
 // drain reads outcomes until at most limit are unread.
 func (s *Session) drain(limit int) error {
 	for s.pipe.Waiting() > limit {
-		result, some, err := s.pipe.Next()
-		if err != nil {
-			return s.rejected(result.Token, err)
+		if err := s.read(); err != nil {
+			return err
 		}
-		if !some {
-			return nil
+	}
+	return nil
+}
+
+// read reads the next outcome.
+func (s *Session) read() error {
+	result, some, err := s.pipe.Next()
+	switch {
+	case err != nil:
+		err = s.rejected(result.Token, err)
+	case some:
+		err = s.outcomeOf(result)
+	}
+	if err != nil && s.unconfirmed.open() {
+		s.unconfirmed.err = err
+	}
+	return err
+}
+
+// outcomeOf takes in what became of a statement.
+func (s *Session) outcomeOf(result pgpipe.Result[token]) error {
+	s.confirmed = max(s.confirmed, result.Token.statements)
+	switch token := result.Token; token.op {
+	case opInsert, opUpdate, opDelete, opAbsent, opCopy:
+		if rows := result.Tag.RowsAffected(); token.rows > 0 {
+			s.merged(token, rows)
+		} else {
+			s.changed(token, rows)
 		}
-		s.confirmed = max(s.confirmed, result.Token.statements)
-		switch token := result.Token; token.op {
-		case opInsert, opUpdate, opDelete, opAbsent, opCopy:
-			if rows := result.Tag.RowsAffected(); token.rows > 0 {
-				s.merged(token, rows)
-			} else {
-				s.changed(token, rows)
-			}
-		case opLook:
-			if err := s.looked(token, result.Rows); err != nil {
-				return err
-			}
-		case opTruncate:
-			s.outcome.Truncates++
-		case opSavepoint:
-			s.running.counts = append(s.running.counts[:token.ordinal], s.outcome)
-		case opUndo:
-			s.outcome.recount(s.running.counts[token.ordinal])
-		case opCommit, opPrepare:
-			// A failed block answers either without an error.
-			if tag := result.Tag.String(); tag != "COMMIT" && tag != "PREPARE TRANSACTION" {
-				return s.rejected(token, fmt.Errorf("the target answered %s with %s", token.op.message(), tag))
-			}
+	case opLook:
+		return s.looked(token, result.Rows)
+	case opAsk:
+		s.answers = append(s.answers, result.Rows)
+	case opTruncate:
+		s.outcome.Truncates++
+	case opSavepoint:
+		s.running.counts = append(s.running.counts[:token.ordinal], s.outcome)
+	case opUndo:
+		s.outcome.recount(s.running.counts[token.ordinal])
+	case opCommit, opPrepare:
+		// A failed block answers either without an error.
+		if tag := result.Tag.String(); tag != "COMMIT" && tag != "PREPARE TRANSACTION" {
+			return s.rejected(token, fmt.Errorf("the target answered %s with %s", token.op.message(), tag))
 		}
+		s.unconfirmed.done = true
 	}
 	return nil
 }
@@ -440,6 +475,8 @@ func (s *Session) rejected(token token, err error) error {
 	case opInsert, opUpdate, opDelete, opAbsent, opCopy, opLook:
 		s.doubtful(token)
 		return fmt.Errorf("%w: %s", errNotSure, describe(err, true))
+	case opAsk:
+		return err // with what was asked it gets its place
 	case opPin:
 		// The table was changed since it was bound. The roll back forgets that.
 		return errNotSure
@@ -455,6 +492,11 @@ func (s *Session) rejected(token token, err error) error {
 // no position that a later commit could carry (invariant I4), and no bindings, unless
 // only the rows were at fault.
 func (s *Session) rollBack() error {
+	if err := s.await(); err != nil { // Confirm will ask for it
+		if connection, gone := errors.AsType[*ConnectionError](err); gone {
+			return connection
+		}
+	}
 	if err := s.pipe.Recover(); err != nil {
 		return verdict(err)
 	}

@@ -14,7 +14,7 @@ import (
 
 // Keys are the hashes of what a group's changes can meet those of another group in: for
 // each row, as it was and as it becomes, its values in every unique index whose equality
-// is known here, see [catalog.LoadKeys]. Groups with no hash in common may be applied by
+// is known here, see [catalog.ReadKeys]. Groups with no hash in common may be applied by
 // two sessions at a time.
 //
 // The hashes of one Keys are comparable with each other only, and with one stream's: a
@@ -44,8 +44,8 @@ type keyPlan struct {
 
 // KeyedTable is a table as it was when the keys of a group were told.
 type KeyedTable struct {
-	relation uint32
-	version  catalog.Version
+	relation *decoder.Relation
+	bound    *catalog.Table
 }
 
 // Tables are those that the hashes are about: whoever applies the group by them has to
@@ -53,7 +53,7 @@ type KeyedTable struct {
 func (k *Keys) Tables() []KeyedTable {
 	tables := make([]KeyedTable, 0, len(k.used))
 	for _, plan := range k.used {
-		tables = append(tables, KeyedTable{plan.table.relation.ID, plan.table.bound.Version})
+		tables = append(tables, KeyedTable{plan.table.relation, plan.table.bound})
 	}
 	return tables
 }
@@ -62,7 +62,7 @@ func (k *Keys) Tables() []KeyedTable {
 // was applied ahead by their keys has come to nothing, and perhaps that was why.
 func (s *Session) Recheck(tables []KeyedTable) {
 	for _, keyed := range tables {
-		if t := s.tables[keyed.relation]; t != nil {
+		if t := s.tables[keyed.relation.ID]; t != nil {
 			s.forget(t)
 		}
 	}
@@ -171,22 +171,23 @@ func (s *Session) keysOf(change txn.Change, keys *Keys) error {
 // keyPlan is how the relation's changes tell their keys; nil where the table is not part
 // of the subscription.
 func (s *Session) keyPlan(relation *decoder.Relation, keys *Keys) (*keyPlan, error) {
+	met := s.tables[relation.ID]
 	t, err := s.table(relation)
 	if err != nil {
 		return nil, err
 	}
+	keys.asked = keys.asked || t != met
 	plan := keys.plans[relation.ID]
+	if t.bound == nil {
+		return nil, nil
+	}
 	if plan == nil || plan.table != t {
-		keys.asked = true
-		if t.bound == nil {
-			return nil, nil
-		}
 		before := plan
-		loaded, err := catalog.LoadKeys(s.pipe, t.bound, relation)
+		read, err := catalog.ReadKeys(t.bound, relation)
 		if err != nil {
-			return nil, verdict(err)
+			return nil, err
 		}
-		plan = &keyPlan{table: t, Keys: loaded}
+		plan = &keyPlan{table: t, Keys: read}
 		keys.plans[relation.ID] = plan
 		if before != nil && !slices.Equal(before.table.relation.Columns, relation.Columns) {
 			return nil, errNoKeys // its values may have another form, and the old one is still about

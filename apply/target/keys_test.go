@@ -130,7 +130,7 @@ func keyForm(t *testing.T, s *Session, uri string) (catalog.KeyForm, bool) {
 	}}
 	bound, err := catalog.Load(s.pipe, relation, true)
 	require.NoError(t, err)
-	keys, err := catalog.LoadKeys(s.pipe, bound, relation)
+	keys, err := catalog.ReadKeys(bound, relation)
 	require.NoError(t, err)
 	require.NoError(t, s.finish())
 	if keys.Barrier != "" {

@@ -132,10 +132,8 @@ func (s *Session) table(relation *decoder.Relation) (*table, error) {
 	if t != nil {
 		s.forget(t)
 	}
-	// A table's binding is read from the catalogs between its changes, by this
-	// session, so that it fits what the transaction itself may have locked.
-	if err := s.drain(0); err != nil {
-		return nil, err
+	if bound := s.boundAhead(relation); bound != nil {
+		return s.bind(&table{relation: relation, bound: bound}), nil
 	}
 	t = &table{relation: relation}
 	member := false
@@ -146,7 +144,7 @@ func (s *Session) table(relation *decoder.Relation) (*table, error) {
 		}
 	}
 	if member {
-		bound, err := catalog.Load(s.pipe, relation, s.options.Binary)
+		bound, err := catalog.Load(catalogs{s}, relation, s.options.Binary)
 		if err != nil && s.mayMiss(relation, err) {
 			return t, nil // not kept: from the moment it exists, it takes part
 		}
@@ -154,12 +152,51 @@ func (s *Session) table(relation *decoder.Relation) (*table, error) {
 			return nil, verdict(err)
 		}
 		t.bound = bound
-		s.rowByRow.note(bound.Schema, bound.Name, bound.RowByRow)
 	} else if err := s.mustExist(relation); err != nil {
 		return nil, err
 	}
-	s.tables[relation.ID] = t
-	return t, nil
+	return s.bind(t), nil
+}
+
+func (s *Session) bind(t *table) *table {
+	if t.bound != nil {
+		s.rowByRow.note(t.bound.Schema, t.bound.Name, t.bound.RowByRow)
+	}
+	s.tables[t.relation.ID] = t
+	return t
+}
+
+// boundAhead is the binding that the relation has among the tables of the group that is
+// applied ahead; nil for none.
+func (s *Session) boundAhead(relation *decoder.Relation) *catalog.Table {
+	for _, keyed := range s.keyed {
+		if keyed.relation.ID == relation.ID && sameRelation(keyed.relation, relation) {
+			return keyed.bound
+		}
+	}
+	return nil
+}
+
+// catalogs asks the target's catalogs between the changes of a table, in their order, so
+// that its binding fits what the transaction itself may have locked.
+type catalogs struct{ *Session }
+
+// QueryAll implements catalog.QuerierOfAll.
+func (c catalogs) QueryAll(sql []string, parameters ...string) ([][][][]byte, error) {
+	token := c.token(opAsk, nil)
+	values := make([][]byte, len(parameters))
+	for i, parameter := range parameters {
+		values[i] = []byte(parameter)
+	}
+	c.answers = nil
+	for _, query := range sql {
+		c.pipe.Prepare(token, "", query, nil)
+		if err := c.pipe.Exec(token, "", values, nil); err != nil {
+			return nil, err
+		}
+	}
+	err := c.drain(0)
+	return c.answers, err
 }
 
 // sameRelation tells whether the publisher has only repeated itself, as it does in
@@ -177,7 +214,7 @@ func (s *Session) mustExist(relation *decoder.Relation) error {
 	if relation.Namespace == stateSchema {
 		return nil
 	}
-	_, err := catalog.Load(s.pipe, &decoder.Relation{Namespace: relation.Namespace, Name: relation.Name}, false)
+	_, err := catalog.Load(catalogs{s}, &decoder.Relation{Namespace: relation.Namespace, Name: relation.Name}, false)
 	if err != nil && s.mayMiss(relation, err) {
 		return nil
 	}

@@ -100,8 +100,11 @@ type Session struct {
 	ours condition
 	// own holds the numbers of the subscription's origins, as text.
 	own []string
-	// tables by the publisher's relation ID.
+	// tables by the publisher's relation ID, and those of a group that is applied ahead.
 	tables map[uint32]*table
+	keyed  []KeyedTable
+	// answers are what the catalogs have said, see Session.catalogs.
+	answers [][][][]byte
 	// statements counts the prepared statements ever made, which are named by their
 	// numbers, and confirmed those up to which the server is known to have them: after an
 	// error it has skipped the later ones.
@@ -137,6 +140,11 @@ type Session struct {
 	// batches are the changes that wait to be sent, and rowByRow the tables that have none.
 	batches  batches
 	rowByRow rowByRow
+	// unconfirmed is the group whose COMMIT is on its way, and sent the one behind it, see
+	// submit.go; synced is when the last Sync was sent.
+	unconfirmed unconfirmed
+	sent        sent
+	synced      time.Time
 	// running is the transaction that is applied while it arrives, if one is.
 	running running
 
@@ -228,8 +236,13 @@ func (s *Session) Query(sql string, parameters ...string) ([][][]byte, error) {
 
 // finish ends a unit of work and reads everything up to there.
 func (s *Session) finish() error {
-	s.pipe.Sync()
+	s.sync()
 	return s.drain(0)
+}
+
+func (s *Session) sync() {
+	s.synced = time.Now()
+	s.pipe.Sync()
 }
 
 // AcquireOrigin makes the origin the session's own and returns the end of the last

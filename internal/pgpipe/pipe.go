@@ -181,11 +181,42 @@ func (p *Pipe[T]) Query(sql string, parameters ...string) ([][][]byte, error) {
 	return result.Rows, nil
 }
 
+// QueryAll runs several queries with the same parameters, like Query, in one round trip.
+func (p *Pipe[T]) QueryAll(sql []string, parameters ...string) ([][][][]byte, error) {
+	if p.Waiting() > 0 {
+		return nil, errUnread
+	}
+	values := make([][]byte, len(parameters))
+	for i, parameter := range parameters {
+		values[i] = []byte(parameter)
+	}
+	var none T
+	for _, query := range sql {
+		p.Prepare(none, "", query, nil)
+		if err := p.Exec(none, "", values, nil); err != nil {
+			return nil, err
+		}
+	}
+	answers := make([][][][]byte, 0, len(sql))
+	for p.Waiting() > 0 {
+		result, some, err := p.Next()
+		if err != nil {
+			return nil, err
+		}
+		if some {
+			answers = append(answers, result.Rows)
+		}
+	}
+	return answers, nil
+}
+
+var errUnread = errors.New("query on the target while outcomes of earlier statements are unread")
+
 // Run is Query with parameters of given types and formats, and tells the command
 // tag too.
 func (p *Pipe[T]) Run(sql string, parameters []Parameter) (*pgconn.Result, error) {
 	if p.Waiting() > 0 {
-		return nil, errors.New("query on the target while outcomes of earlier statements are unread")
+		return nil, errUnread
 	}
 	values := make([][]byte, len(parameters))
 	types := make([]uint32, len(parameters))
