@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
 	"pgapply/apply/target"
@@ -287,4 +289,35 @@ func TestServerGone(t *testing.T) {
 			require.Equal(t, "1|0", e.query(`select (select count(*) from a), (select count(*) from b)`))
 		})
 	}
+}
+
+// A server that has no room for all jobs gets fewer.
+func TestNoRoomForAllJobs(t *testing.T) {
+	publisher, target := pgtest.Shared(t)
+	pgtest.Exec(t, target.URI("postgres"), `create role narrow login connection limit 2 superuser`)
+	e := endsOf(t, pgtest.Database(t, publisher), pgtest.Database(t, target))
+	t.Cleanup(func() {
+		pgtest.Exec(t, e.target, `drop owned by narrow`, `revoke set on parameter session_replication_role from narrow`, `drop role narrow`)
+	})
+	e.both(`create table a (id int primary key)`, `create table b (id int primary key)`, `create table c (id int primary key)`)
+	pgtest.Exec(t, e.target, `alter role narrow nosuperuser`, `grant set on parameter session_replication_role to narrow`, `grant all on all tables in schema public to narrow`)
+	pgtest.Exec(t, e.publisher, `insert into a values (1)`, `create publication p for all tables`)
+	e.options.Jobs, e.options.Target = 3, strings.Replace(e.target, "postgres@", "narrow@", 1)
+	summary, err := e.copy("a", "b", "c")
+	require.NoError(t, err)
+	for _, result := range summary.Tables {
+		require.NoError(t, result.Err)
+		require.True(t, result.Copied)
+	}
+}
+
+func TestHints(t *testing.T) {
+	full := failed(Table{Schema: "s", Name: "t"}, nil, Target, &pgconn.PgError{Severity: "ERROR", Code: "53100", Message: "could not extend file", Where: "COPY t, line 7"})
+	require.EqualError(t, full, `copy table "s.t", line 7: target: could not extend file (SQLSTATE 53100)`)
+	require.Equal(t, "make room on the target's disk", full.Hint)
+	require.False(t, full.Lost)
+	range1 := failed(Table{Schema: "s", Name: "t"}, &part{table: source.Table{Schema: "s", Name: "leaf"}, pages: true, from: 8, to: 16}, Publisher,
+		&pgconn.PgError{Severity: "FATAL", Code: "57P01", Message: "terminating connection"})
+	require.EqualError(t, range1, `copy table "s.t", pages 8 to 15 of s.leaf: publisher: terminating connection (SQLSTATE 57P01)`)
+	require.True(t, range1.Lost)
 }

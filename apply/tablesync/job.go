@@ -7,9 +7,11 @@ import (
 	"io"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"go.uber.org/zap"
 
 	"pgapply/internal/source"
+	"pgapply/origin"
 )
 
 // job copies one part after the other, with a session on either end.
@@ -69,6 +71,10 @@ func (j *job) closeSession() {
 
 // run copies parts until there are none, or something concerns all tables.
 func (j *job) run(ctx context.Context) error {
+	if err := j.open(ctx); err != nil && j.number > 0 && full(err) {
+		j.Log.Warn("tables are copied by fewer jobs: a server has no room for another session", zap.Error(err))
+		return nil
+	}
 	for ctx.Err() == nil {
 		next, more := j.queue.next()
 		if !more {
@@ -82,6 +88,16 @@ func (j *job) run(ctx context.Context) error {
 		}
 	}
 	return context.Cause(ctx)
+}
+
+// full tells that a server has no room for another session or origin.
+func full(err error) bool {
+	if _, ok := errors.AsType[*origin.LimitError](err); ok {
+		return true
+	}
+	const tooManyConnections = "53300"
+	refusal, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && refusal.Code == tooManyConnections
 }
 
 // do copies a part and sees to what its outcome means for the table.

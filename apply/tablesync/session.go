@@ -17,6 +17,8 @@ import (
 // goroutine, except for abort.
 type session struct {
 	conn *pgconn.PgConn
+	// stamps tells that the session has an origin.
+	stamps bool
 	// refused is called when the server says an error, while it may still be reading data.
 	refused func()
 }
@@ -55,6 +57,7 @@ func (o *Options) enter(s *session, job int) error {
 	if o.Origin == nil {
 		return nil
 	}
+	s.stamps = true
 	return acquire(s, o.Origin(job))
 }
 
@@ -89,9 +92,14 @@ func (s *session) exec(sql string) error {
 	return err
 }
 
-// begin begins a transaction. What the origin's stamp says of the time is the last
-// one's otherwise (origin.ResetSQL).
-func (s *session) begin() error { return s.exec("BEGIN; " + origin.ResetSQL) }
+// begin begins a transaction. What an origin's stamp says of the time would be the last
+// one's otherwise.
+func (s *session) begin() error {
+	if s.stamps {
+		return s.exec("BEGIN; " + origin.ResetSQL)
+	}
+	return s.exec("BEGIN")
+}
 
 // commit is not done when the answer is no error: a failed transaction answers ROLLBACK.
 // Whether it is to be durable when commit returns is up to the caller.

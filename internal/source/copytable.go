@@ -76,7 +76,7 @@ const rangesSince = 14
 // CopyTables describes those of the wanted tables that the publications publish, in the
 // order wanted, as of the transaction's snapshot. Of tables with differing column lists it
 // returns a *ColumnListsError each. It does not wait long for a table that is locked
-// exclusively, but returns a *TablesLockedError.
+// exclusively, but returns a *TablesLockedError; nor does the rest of the transaction.
 func (r *TableReader) CopyTables(publications []string, wanted []Table) ([]*CopyTable, []*ColumnListsError, error) {
 	tables, faults, err := r.copyTables(publications, wanted)
 	if server, ok := errors.AsType[*pgconn.PgError](err); ok && server.Code == "55P03" {
@@ -136,11 +136,7 @@ func (r *TableReader) copyTables(publications []string, wanted []Table) (tables 
 		}
 		table.Columns = append(table.Columns, CopyColumn{Name: text(columns, row, 1), TypeOID: kind, Generated: text(columns, row, 3) == "t"})
 	}
-	if err := r.leaves(oids, byOID); err != nil {
-		return nil, nil, err
-	}
-	_, err = r.Query("SELECT pg_catalog.set_config('lock_timeout', '0', true)")
-	return tables, faults, err
+	return tables, faults, r.leaves(oids, byOID)
 }
 
 // leaves adds the partitions that hold the rows of partitioned tables.
@@ -185,7 +181,8 @@ func (r *TableReader) Pin(table Table, oid uint32, partitioned bool) error {
 	if partitioned {
 		only = ""
 	}
-	rows, err := r.Query("LOCK TABLE " + only + table.quoted() + " IN ACCESS SHARE MODE; " +
+	// Not LOCK TABLE, which asks for more than the right to read some columns.
+	rows, err := r.Query("SELECT FROM " + only + table.quoted() + " LIMIT 0; " +
 		treeSQL([]string{strconv.FormatUint(uint64(oid), 10)}, r.major()) + `
 		SELECT c.oid FROM tree t JOIN pg_catalog.pg_class c ON c.oid = t.oid
 		WHERE c.relkind = 'r' AND c.relfilenode IS DISTINCT FROM pg_catalog.pg_relation_filenode(c.oid)`)
