@@ -101,18 +101,6 @@ func (q queryFunc) Query(sql string, parameters ...string) ([][][]byte, error) {
 	return q(sql, parameters...)
 }
 
-// QueryAll implements catalog.QuerierOfAll.
-func (q queryFunc) QueryAll(sql []string, parameters ...string) ([][][][]byte, error) {
-	answers := make([][][][]byte, len(sql))
-	for i := range sql {
-		var err error
-		if answers[i], err = q(sql[i], parameters...); err != nil {
-			return nil, err
-		}
-	}
-	return answers, nil
-}
-
 func querier(ctx context.Context, conn *pgx.Conn) queryFunc {
 	return func(sql string, parameters ...string) ([][][]byte, error) {
 		values := make([][]byte, len(parameters))

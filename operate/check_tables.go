@@ -9,16 +9,13 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"pgapply/apply/catalog"
-	"pgapply/decoder"
+	"pgapply/apply/schema"
 	"pgapply/internal/source"
 )
 
 // tableFacts are a published table and what the target has under its name.
 type tableFacts struct {
-	source.Published
-	// bound is nil where the two do not fit, and mismatch says why.
-	bound    *catalog.Table
-	mismatch *catalog.MismatchError
+	schema.Comparison
 	// local is nil where the target has no such table.
 	local       *localTable
 	sideEffects []catalog.SideEffect
@@ -46,12 +43,11 @@ type localTable struct {
 }
 
 func gatherTables(ctx context.Context, conn *pgx.Conn, published []source.Published) ([]tableFacts, error) {
-	q := querier(ctx, conn)
 	local, err := gatherLocal(ctx, conn, published)
 	if err != nil {
 		return nil, err
 	}
-	effects, err := catalog.LoadSideEffects(q)
+	effects, err := catalog.LoadSideEffects(querier(ctx, conn))
 	if err != nil {
 		return nil, err
 	}
@@ -60,30 +56,15 @@ func gatherTables(ctx context.Context, conn *pgx.Conn, published []source.Publis
 		table := source.Table{Schema: effect.Schema, Name: effect.Table}
 		sideEffects[table] = append(sideEffects[table], effect)
 	}
+	comparison, err := schema.Compare(ctx, conn, published)
+	if err != nil {
+		return nil, err
+	}
 	tables := make([]tableFacts, len(published))
-	for i := range published {
-		t := tableFacts{Published: published[i], local: local[published[i].Table], sideEffects: sideEffects[published[i].Table]}
-		var fits bool
-		if t.bound, err = catalog.Load(q, relation(&t.Published), false); err != nil {
-			if t.mismatch, fits = catalog.AsMismatch(err); !fits {
-				return nil, err
-			}
-		}
-		tables[i] = t
+	for i, c := range comparison {
+		tables[i] = tableFacts{Comparison: c, local: local[c.Table], sideEffects: sideEffects[c.Table]}
 	}
 	return tables, nil
-}
-
-// relation is what the publisher's stream will say of the table, without types.
-func relation(published *source.Published) *decoder.Relation {
-	r := &decoder.Relation{
-		Namespace: published.Schema, Name: published.Name, ReplicaIdentity: decoder.ReplicaIdentity(published.Identity),
-		Columns: make([]decoder.Column, len(published.Columns)),
-	}
-	for i, column := range published.Columns {
-		r.Columns[i] = decoder.Column{Name: column.Name, Key: column.Key}
-	}
-	return r
 }
 
 // gatherLocal reads all tables in one query, which takes their names as JSON.
@@ -197,12 +178,12 @@ func checkColumnLists(_ *facts, t *tableFacts) []Finding {
 
 func checkMismatch(f *facts, t *tableFacts) []Finding {
 	switch {
-	case t.mismatch == nil || t.Schema == "pgapply":
+	case t.Mismatch == nil || t.Schema == "pgapply":
 		return nil
-	case t.mismatch.Missing && f.options.MissingTable == "skip":
-		return warning(t.name(), "create it on the target if its changes are wanted: --missing-table skip leaves them out", "%s", t.mismatch)
+	case t.Mismatch.Missing && f.options.MissingTable == "skip":
+		return warning(t.name(), "create it on the target if its changes are wanted: --missing-table skip leaves them out", "%s", t.Mismatch)
 	}
-	return failure(t.name(), t.mismatch.Hint, "%s", t.mismatch)
+	return failure(t.name(), t.Mismatch.Hint, "%s", t.Mismatch)
 }
 
 // checkIdentity asks how rows are found that are updated or deleted.
@@ -214,14 +195,14 @@ func checkIdentity(_ *facts, t *tableFacts) []Finding {
 		return warning(t.name(), "give it a primary key, or ALTER TABLE ... REPLICA IDENTITY on the publisher",
 			"it has no replica identity: the publisher itself refuses its updates and deletes")
 	}
-	if t.bound == nil || t.bound.SearchFault() == nil {
+	if t.Bound == nil || t.Bound.SearchFault() == nil {
 		return nil
 	}
 	remedy := ""
-	if mismatch, is := catalog.AsMismatch(t.bound.SearchFault()); is {
+	if mismatch, is := catalog.AsMismatch(t.Bound.SearchFault()); is {
 		remedy = mismatch.Hint
 	}
-	return failure(t.name(), remedy, "%s", t.bound.SearchFault())
+	return failure(t.name(), remedy, "%s", t.Bound.SearchFault())
 }
 
 func checkRights(f *facts, t *tableFacts) []Finding {
@@ -285,11 +266,11 @@ func checkDeferrable(_ *facts, t *tableFacts) []Finding {
 
 // checkEquality warns where rows are searched by columns that cannot be compared.
 func checkEquality(_ *facts, t *tableFacts) []Finding {
-	if t.bound == nil || t.bound.Search != catalog.ByRow {
+	if t.Bound == nil || t.Bound.Search != catalog.ByRow {
 		return nil
 	}
 	var columns []string
-	for _, column := range t.bound.Columns {
+	for _, column := range t.Bound.Columns {
 		if column.Equality == "" {
 			columns = append(columns, column.Name)
 		}

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"pgapply/apply/catalog"
 	"pgapply/decoder"
@@ -41,20 +42,31 @@ func Compare(ctx context.Context, target *pgx.Conn, published []source.Published
 	return list, nil
 }
 
-// querier is a catalog.Querier over a control session, for one call of Compare.
+// querier is a catalog.QuerierOfAll over a control session, for one call of Compare.
 type querier struct {
 	ctx  context.Context
 	conn *pgx.Conn
 }
 
-// Query implements catalog.Querier.
-func (q querier) Query(sql string, parameters ...string) ([][][]byte, error) {
+// QueryAll implements catalog.QuerierOfAll.
+func (q querier) QueryAll(sql []string, parameters ...string) ([][][][]byte, error) {
 	values := make([][]byte, len(parameters))
 	for i, parameter := range parameters {
 		values[i] = []byte(parameter)
 	}
-	result := q.conn.PgConn().ExecParams(q.ctx, sql, values, nil, nil, nil).Read()
-	return result.Rows, result.Err
+	var batch pgconn.Batch
+	for _, query := range sql {
+		batch.ExecParams(query, values, nil, nil, nil)
+	}
+	results, err := q.conn.PgConn().ExecBatch(q.ctx, &batch).ReadAll()
+	if err != nil {
+		return nil, err
+	}
+	answers := make([][][][]byte, len(results))
+	for i, result := range results {
+		answers[i] = result.Rows
+	}
+	return answers, nil
 }
 
 // relation is what the publisher's stream will say of the table, without types.
