@@ -45,6 +45,12 @@ type attempt struct {
 	// release ends the watch over the session while nothing streams.
 	release func() bool
 	member  *members
+	// met gets a token when a table is met that is to be taken in.
+	met chan struct{}
+	// snapshot is that of the subscription's own slot, while tables are copied on it.
+	snapshot *snapshot
+	// tablesVersion is that of the state's tables when they were read.
+	tablesVersion int64
 	// origin is the name of the session's replication origin, progress what it holds.
 	origin   string
 	progress lsn.LSN
@@ -57,8 +63,8 @@ type attempt struct {
 
 func (a *attempt) run(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
-		a.openSpool, a.refuseTarget, a.enabled, a.connectPublisher, a.refuseSource, a.refuseSlot, a.lock, a.enabled, a.fence,
-		a.openSession, a.settleSlot, a.openWorkers, a.joinTables, a.warnOfSideEffects,
+		a.openSpool, a.refuseTarget, a.enabled, a.connectPublisher, a.refuseSource, a.refuseSlot, a.refuseRows, a.lock, a.enabled, a.fence,
+		a.openSession, a.settleSlot, a.copyFirst, a.openWorkers, a.joinTables, a.settleSet, a.warnOfSideEffects,
 	} {
 		if err := step(ctx); err != nil {
 			return err
@@ -78,6 +84,7 @@ func (a *attempt) close() {
 	if a.publisher != nil {
 		_ = a.publisher.Close() // it is of no further use either way
 	}
+	a.snapshot.close()
 	a.closeSpool()
 }
 
@@ -176,11 +183,27 @@ func targetErrorOrNil(err error) error {
 
 // wait tries until nobody holds what we need any more. try returns who does.
 func (a *attempt) wait(ctx context.Context, try func() (string, error)) error {
+	return a.await(ctx, try, func(holder string) {
+		if holder == "" {
+			a.engine.phase(state.Starting, "")
+			return
+		}
+		a.engine.phase(state.Waiting, holder)
+	})
+}
+
+// waitBeside is wait for what goes on beside the stream.
+func (a *attempt) waitBeside(ctx context.Context, try func() (string, error)) error {
+	return a.await(ctx, try, func(string) {})
+}
+
+// await tells who holds what we need, and nobody at the end.
+func (a *attempt) await(ctx context.Context, try func() (string, error), tell func(holder string)) error {
 	said := ""
 	for {
 		holder, err := try()
 		if err != nil || holder == "" {
-			a.engine.phase(state.Starting, "")
+			tell("")
 			return err
 		}
 		if !a.options.Wait && !a.engine.streamed { // later it is our own last session that ends
@@ -190,7 +213,7 @@ func (a *attempt) wait(ctx context.Context, try func() (string, error)) error {
 			a.log.Info("waiting: " + holder)
 			said = holder
 		}
-		a.engine.phase(state.Waiting, holder)
+		tell(holder)
 		if !sleep(ctx, waitPause) {
 			return ctx.Err()
 		}
@@ -234,7 +257,11 @@ func (a *attempt) enabled(ctx context.Context) error {
 // earlier backend that might still write.
 func (a *attempt) openSession(ctx context.Context) error {
 	a.origin = a.originOf(0)
-	if _, err := a.members(ctx); err != nil {
+	a.member = newMembers(a.log)
+	if a.options.AutoRefresh {
+		a.member.unknown = a.meets
+	}
+	if _, err := a.readMembers(ctx); err != nil {
 		return err
 	}
 	var err error
@@ -281,11 +308,21 @@ func (a *attempt) openWorkers(ctx context.Context) error {
 
 // openWorker opens one apply session.
 func (a *attempt) openWorker(ctx context.Context, worker int) (*target.Session, error) {
-	key := a.control.store.WriterLock()
-	session, err := target.Open(ctx, target.Options{
+	options := a.sessionOptions()
+	options.ApplicationName = fmt.Sprintf("%s:w%d", a.options.Name, worker)
+	options.Member = a.member.has
+	session, err := target.Open(ctx, options)
+	if err != nil {
+		return nil, TargetError(err)
+	}
+	return session, nil
+}
+
+// sessionOptions are what all apply sessions have in common.
+func (a *attempt) sessionOptions() target.Options {
+	return target.Options{
 		URI: a.options.Target, Passfile: a.options.TargetPassfile,
-		ApplicationName:   fmt.Sprintf("%s:w%d", a.options.Name, worker),
-		Fence:             target.Fence{Class: key.Class, Object: key.Object, Epoch: a.epoch},
+		Fence:             a.writerFence(),
 		SynchronousCommit: a.options.SynchronousCommit,
 		Binary:            a.options.Binary,
 		MaxBatch:          int(a.options.MaxBatch),
@@ -297,13 +334,14 @@ func (a *attempt) openWorker(ctx context.Context, worker int) (*target.Session, 
 		KeepMessages:      a.options.Messages == "table",
 		Node:              a.control.target.SystemID,
 		PublisherNode:     a.identity.SystemID,
-		Member:            a.member.has,
 		Log:               a.log,
-	})
-	if err != nil {
-		return nil, TargetError(err)
 	}
-	return session, nil
+}
+
+// writerFence is what every session that writes holds.
+func (a *attempt) writerFence() target.Fence {
+	key := a.control.store.WriterLock()
+	return target.Fence{Class: key.Class, Object: key.Object, Epoch: a.epoch}
 }
 
 // acquireOrigin makes the origin the first session's own and reads the progress.
@@ -318,6 +356,13 @@ func (a *attempt) acquireOrigin(ctx context.Context) (err error) {
 // acquire makes an origin a session's own, and all origins of the subscription known to
 // it.
 func (a *attempt) acquire(ctx context.Context, session *target.Session, name string) (progress lsn.LSN, err error) {
+	return a.acquireFrom(ctx, session, name, a.known, a.wait)
+}
+
+// acquireFrom is acquire for one that is known to stand at floor.
+func (a *attempt) acquireFrom(ctx context.Context, session *target.Session, name string, floor lsn.LSN,
+	wait func(context.Context, func() (string, error)) error,
+) (progress lsn.LSN, err error) {
 	recorded, err := a.control.store.Origins(ctx)
 	if err != nil {
 		return 0, TargetError(err)
@@ -333,9 +378,9 @@ func (a *attempt) acquire(ctx context.Context, session *target.Session, name str
 			own = append(own, known.ID)
 		}
 	}
-	err = a.wait(ctx, func() (string, error) {
+	err = wait(ctx, func() (string, error) {
 		var err error
-		progress, err = session.AcquireOrigin(name, own, a.known)
+		progress, err = session.AcquireOrigin(name, own, floor)
 		if held, ok := errors.AsType[*origin.HeldError](err); ok {
 			return held.Error(), nil
 		}
@@ -388,7 +433,7 @@ func (a *attempt) stream(ctx context.Context) error {
 		Budget:      a.budget(),
 		CreateSpool: func() (txn.SpoolFile, error) { return a.files.Create() },
 		Limits:      a.limits(),
-		Resume:      a.progress, Recorded: a.known, End: a.options.EndLSN,
+		Resume:      a.progress, Recorded: a.known, End: a.end(),
 		Skip:        a.skip,
 		Message:     a.message(),
 		Deliver:     a.deliver(),
@@ -423,6 +468,14 @@ func (a *attempt) limits() stream.Limits {
 	return limits
 }
 
+// end is where the stream is to end. It goes on as long as tables are copied beside it.
+func (a *attempt) end() lsn.LSN {
+	if !a.member.ready() {
+		return 0
+	}
+	return a.options.EndLSN
+}
+
 // errNews ends a stream because the state says that something else is wanted.
 var errNews = errors.New("the recorded settings have changed")
 
@@ -434,6 +487,7 @@ func (a *attempt) supervise(ctx context.Context, s *stream.Stream) error {
 	var watch sync.WaitGroup
 	watch.Go(func() { stop(a.watch(running)) })
 	watch.Go(func() { stop(a.watchCalm(running, s)) })
+	watch.Go(func() { stop(a.syncTables(running, s)) })
 	err := streamError(s.Run(running))
 	stop(nil)
 	watch.Wait()
@@ -456,11 +510,16 @@ func (a *attempt) watch(ctx context.Context) error {
 		if _, slept := doze(ctx, a.engine.poll, a.control.news); !slept {
 			return nil
 		}
+		select {
+		case <-a.met:
+			return errNews
+		default:
+		}
 		subscription, err := a.control.store.Subscription(ctx)
 		if err != nil || subscription == nil {
 			continue
 		}
-		if !subscription.Enabled || subscription.SkipLSN != a.skip && subscription.SkipLSN != 0 {
+		if !subscription.Enabled || subscription.SkipLSN != a.skip && subscription.SkipLSN != 0 || subscription.TablesVersion != a.tablesVersion {
 			return errNews
 		}
 	}
@@ -509,7 +568,7 @@ func (a *attempt) startStream(ctx context.Context) (*source.Stream, error) {
 		TwoPhase: settings.TwoPhase, Binary: settings.Binary, Origin: settings.Origin,
 	}
 	a.engine.mu.Unlock()
-	if a.options.EndLSN > 0 {
+	if a.end() > 0 {
 		// The end may lie behind everything that the publisher will ever send.
 		feed.Ask()
 	}

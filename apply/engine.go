@@ -22,6 +22,7 @@ import (
 
 	"pgapply/apply/state"
 	"pgapply/apply/stream"
+	"pgapply/apply/tablesync"
 	"pgapply/apply/target"
 	"pgapply/conflict"
 )
@@ -41,6 +42,9 @@ type Engine struct {
 	calm calm
 	// control is nil while there is no session.
 	control *control
+	// met are the tables that the stream has met without knowing them, and for which it
+	// was started over. They belong to the sessions that apply, in turn.
+	met sync.Map
 
 	mu struct {
 		sync.Mutex
@@ -48,6 +52,8 @@ type Engine struct {
 		stream *stream.Stream
 		// base holds the counters of the streams before this one.
 		base stream.Progress
+		// copy is nil while no tables are copied.
+		copy *tablesync.Progress
 		// appliedBefore is how many transactions were applied before the last error.
 		appliedBefore int64
 	}
@@ -166,7 +172,7 @@ func (e *Engine) attempt(ctx context.Context) error {
 		}
 	}
 	c := e.control
-	a := &attempt{engine: e, options: &e.options, log: e.log, control: c}
+	a := &attempt{engine: e, options: &e.options, log: e.log, control: c, met: make(chan struct{}, 1)}
 	defer a.close()
 	err := a.run(c.ctx)
 	if c.ctx.Err() != nil && ctx.Err() == nil {
@@ -305,6 +311,7 @@ func (e *Engine) Status() state.Status {
 	for _, t := range progress.RowByRow {
 		status.RowByRow = append(status.RowByRow, state.RowByRow{Table: t.Schema + "." + t.Table, Reason: t.Reason})
 	}
+	status.Copy = copyStatus(e.mu.copy)
 	status.SetLag(status.UpdatedAt)
 	return status
 }

@@ -3,6 +3,8 @@ package apply
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
 	"sync"
 
 	"go.uber.org/zap"
@@ -12,15 +14,25 @@ import (
 	"pgapply/internal/source"
 )
 
-// members are the tables that belong to the subscription. Changes of others are
-// left out, as the native subscription leaves out what it was not refreshed for.
+// members are the tables that take part in a stream: of the subscription's own those
+// that are ready. Changes of others are left out, as the native subscription leaves
+// out what it was not refreshed for. Those of a table that is being copied come
+// another way.
 type members struct {
-	log   *zap.Logger
+	log *zap.Logger
+	// unknown, unless nil, hears of a table that the state does not know, and tells
+	// whether it is taken in.
+	unknown func(schema, name string) bool
+
 	mu    sync.Mutex
-	known map[state.Member]bool
+	known map[state.Member]state.TableState
 	said  map[state.Member]bool
 	// unread is set when the publisher did not say which tables it publishes now.
 	unread *unreadError
+}
+
+func newMembers(log *zap.Logger) *members {
+	return &members{log: log, said: make(map[state.Member]bool)}
 }
 
 // unreadError holds up the changes of a table that may belong to the subscription.
@@ -30,24 +42,67 @@ func (e *unreadError) Error() string {
 	return "whether the table belongs to the subscription is not known yet: " + e.reason
 }
 
-// has tells whether a table belongs to the subscription, and says once in the log
-// when a published one does not. It returns an error when that is not known yet.
+// has tells whether a table takes part, and says once in the log when a published one
+// does not belong to the subscription. It returns an error when that is not known yet.
 func (m *members) has(schema, name string) (bool, error) {
 	table := state.Member{Schema: schema, Name: name}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.known[table] {
-		return true, nil
+	if is, known := m.known[table]; known {
+		return is == state.TableReady, nil
 	}
 	if m.unread != nil {
 		return false, m.unread
 	}
-	if !m.said[table] {
-		m.said[table] = true
-		m.log.Warn("a published table is not part of the subscription: its changes are left out until pgapply is started again",
-			zap.String("schema", schema), zap.String("table", name))
+	if m.said[table] {
+		return false, nil
 	}
+	m.said[table] = true
+	if m.unknown != nil && m.unknown(schema, name) {
+		return false, nil
+	}
+	m.log.Warn("a published table is not part of the subscription: its changes are left out until `pgapply refresh` or another start takes it in",
+		zap.String("schema", schema), zap.String("table", name))
 	return false, nil
+}
+
+// set says which tables there are.
+func (m *members) set(tables []state.Table) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.known = make(map[state.Member]state.TableState, len(tables))
+	for _, table := range tables {
+		m.known[table.Member] = table.State
+	}
+}
+
+// ready tells whether all tables of the subscription take part.
+func (m *members) ready() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, is := range m.known {
+		if is != state.TableReady {
+			return false
+		}
+	}
+	return true
+}
+
+// meets has the stream start over for a table that it has met, so that the table is
+// taken in; once for each, since it may not be published any more.
+func (a *attempt) meets(schema, name string) bool {
+	if !a.options.Tables.Has(schema, name) {
+		return false
+	}
+	if _, again := a.engine.met.LoadOrStore(state.Member{Schema: schema, Name: name}, true); again {
+		return false
+	}
+	a.log.Info("a published table is taken into the subscription", zap.String("schema", schema), zap.String("table", name))
+	select {
+	case a.met <- struct{}{}:
+	default:
+	}
+	return true
 }
 
 // some tells whether any table belongs to the subscription.
@@ -57,55 +112,94 @@ func (m *members) some() bool {
 	return len(m.known) > 0
 }
 
-// members reads the tables that the state knows.
-func (a *attempt) members(ctx context.Context) (*members, error) {
-	a.member = &members{log: a.log, known: make(map[state.Member]bool), said: make(map[state.Member]bool)}
-	return a.member, a.member.load(ctx, a.control.store)
-}
-
-func (m *members) load(ctx context.Context, store *state.Store) error {
-	tables, err := store.Members(ctx)
+// readMembers reads the tables that the state knows, for the stream and the status.
+func (a *attempt) readMembers(ctx context.Context) ([]state.Table, error) {
+	tables, err := a.control.store.Tables(ctx)
 	if err != nil {
-		return TargetError(err)
+		return nil, TargetError(err)
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, table := range tables {
-		m.known[table] = true
-	}
-	return nil
+	a.member.set(tables)
+	a.engine.mu.Lock()
+	defer a.engine.mu.Unlock()
+	a.engine.mu.status.Tables = state.CountTables(tables)
+	return tables, nil
 }
 
-// joinTables takes in every table that is published now. Without an initial copy
-// each is ready at once. A table that somebody has locked on the publisher holds up
-// a first start only: a later one goes on with the tables that it knows, up to the
-// first change of another one.
+// joinTables takes in every table that is published now: to be copied, or as one that
+// is ready. A table that somebody has locked on the publisher holds up a first start
+// only: a later one goes on with the tables that it knows, up to the first change of
+// another one.
 func (a *attempt) joinTables(ctx context.Context) error {
-	published, err := a.publisher.Tables(ctx, a.options.Publications)
+	wanted, err := a.wantedTables(ctx)
 	if locked, ok := errors.AsType[*source.TablesLockedError](err); ok && a.member.some() {
 		a.log.Info("go on with the tables that are known", zap.Error(locked))
 		a.member.unread = &unreadError{locked.Error()}
 	} else if err != nil {
 		return SourceError(err)
 	}
-	tables := make([]state.Table, 0, len(published))
-	for _, table := range published {
-		tables = append(tables, state.Table{Schema: table.Schema, Name: table.Name, State: state.TableReady, StateLSN: a.known})
-	}
-	if err := a.control.store.RegisterTables(ctx, tables); err != nil {
+	if err := a.control.store.RegisterTables(ctx, wanted); err != nil {
 		return TargetError(err)
 	}
-	if err := a.member.load(ctx, a.control.store); err != nil {
-		return err
-	}
-	known, err := a.control.store.Tables(ctx)
+	_, err = a.readMembers(ctx)
+	return err
+}
+
+// wantedTables are those that are published now and that the options do not leave out,
+// in the state in which they enter the subscription.
+func (a *attempt) wantedTables(ctx context.Context) ([]state.Table, error) {
+	published, err := a.publisher.Tables(ctx, a.options.Publications)
 	if err != nil {
-		return TargetError(err)
+		return nil, err
 	}
-	a.engine.mu.Lock()
-	defer a.engine.mu.Unlock()
-	a.engine.mu.status.Tables = state.CountTables(known)
-	return nil
+	var wanted []state.Table
+	for _, table := range published {
+		if a.options.Tables.Has(table.Schema, table.Name) {
+			wanted = append(wanted, a.options.entering(state.Member(table), a.known))
+		}
+	}
+	return wanted, nil
+}
+
+// TableFilter chooses among the published tables by patterns SCHEMA.TABLE, in either
+// part of which * stands for any characters; a pattern without a dot is one for tables
+// of any schema.
+type TableFilter struct {
+	// Include, unless empty, are the only ones; Exclude are left out all the same.
+	Include, Exclude []string
+}
+
+// Has tells whether a table passes.
+func (f *TableFilter) Has(schema, table string) bool {
+	return (len(f.Include) == 0 || matches(f.Include, schema, table)) && !matches(f.Exclude, schema, table)
+}
+
+func matches(patterns []string, schema, table string) bool {
+	return slices.ContainsFunc(patterns, func(pattern string) bool {
+		inSchema, name, qualified := strings.Cut(pattern, ".")
+		if !qualified {
+			inSchema, name = "*", pattern
+		}
+		return like(inSchema, schema) && like(name, table)
+	})
+}
+
+// like compares a name with a pattern, in which only * has a meaning.
+func like(pattern, name string) bool {
+	first, rest, more := strings.Cut(pattern, "*")
+	if !more {
+		return pattern == name
+	}
+	if !strings.HasPrefix(name, first) {
+		return false
+	}
+	for left := name[len(first):]; ; left = left[1:] {
+		if like(rest, left) {
+			return true
+		}
+		if left == "" {
+			return false
+		}
+	}
 }
 
 // warnOfSideEffects says at the first start what will fire on the target and would
@@ -119,7 +213,7 @@ func (a *attempt) warnOfSideEffects(context.Context) error {
 		return TargetError(err)
 	}
 	for _, effect := range effects {
-		if a.member.known[state.Member{Schema: effect.Schema, Name: effect.Table}] {
+		if _, ours := a.member.known[state.Member{Schema: effect.Schema, Name: effect.Table}]; ours {
 			a.log.Warn(effect.String()+" is enabled for replicated changes and will fire, as it would not in the built-in subscription",
 				zap.String("schema", effect.Schema), zap.String("table", effect.Table))
 		}

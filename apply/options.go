@@ -34,8 +34,25 @@ type Options struct {
 	// CreateSlot makes the slot at the first start. Without it an existing one
 	// is adopted at its confirmed position.
 	CreateSlot bool
-	// CopyData is not there yet: only false is accepted.
+	// CopyData copies each table when it enters the subscription. Without it the target's
+	// rows are taken for the publisher's.
 	CopyData bool
+	// Tables chooses among the published ones.
+	Tables TableFilter
+	// AutoRefresh takes in a table that is published later, when its first change comes.
+	AutoRefresh bool
+	// IfNotEmpty says what becomes of the rows that the target has in a table that is to
+	// be copied: "error" refuses it, "truncate" removes them, which needs Confirmed, and
+	// "append" copies beside them.
+	IfNotEmpty string
+	Confirmed  bool
+	// TableJobs is how many tables, or parts of large ones, are copied at a time.
+	TableJobs int
+	// SplitLargerThan is the size in bytes on the publisher from which on a table is
+	// copied in parts; 0 never splits.
+	SplitLargerThan int64
+	// Analyze collects the planner's statistics of each copied table.
+	Analyze bool
 	// Streaming of transactions in progress: "off", "on" or "parallel". What the
 	// publisher's major does not know is lowered to what it does. It is off while
 	// logical messages are kept or handled.
@@ -105,6 +122,11 @@ func DefaultOptions() Options {
 	return Options{
 		Name:              "pgapply",
 		CreateSlot:        true,
+		CopyData:          true,
+		IfNotEmpty:        "error",
+		TableJobs:         2,
+		SplitLargerThan:   1 << 30,
+		Analyze:           true,
 		Streaming:         "parallel",
 		Origin:            "any",
 		Workers:           4,
@@ -158,9 +180,13 @@ func (o *Options) Validate() error {
 	if len(o.Publications) == 0 {
 		fault("no publication given: set --publication, once for each publication to receive")
 	}
-	if o.CopyData {
-		fault("--copy-data=true is not there yet: load the tables yourself and give --copy-data=false")
+	if o.TableJobs < 1 || o.TableJobs > mostWorkers {
+		fault("--table-jobs must be between 1 and %d", mostWorkers)
 	}
+	if o.SplitLargerThan != 0 && o.SplitLargerThan < 1<<20 {
+		fault("--split-tables-larger-than must be at least 1MiB, or 0 for never")
+	}
+	oneOf("if-not-empty", o.IfNotEmpty, "error", "truncate", "append")
 	if o.TwoPhase && o.MessageHandler != nil {
 		fault("--two-phase does not go with a handler of logical messages: %s", whyNoHandler)
 	}

@@ -105,6 +105,14 @@ func (a *attempt) begin(ctx context.Context, slot *source.Slot, ours bool) error
 	if err := a.ends().MayPrepare(left); err != nil {
 		return err
 	}
+	var tables []state.Table
+	if a.options.CreateSlot && a.copiesFirst() {
+		// Those that are published before the slot begins: a change of one that is
+		// published later may be missing both in its stream and in the snapshot.
+		if tables, err = a.wantedTables(ctx); err != nil {
+			return SourceError(err)
+		}
+	}
 	if err := a.newOrigin(ctx); err != nil {
 		return err
 	}
@@ -137,15 +145,31 @@ func (a *attempt) begin(ctx context.Context, slot *source.Slot, ours bool) error
 	if err := a.control.store.BeginSlot(ctx, subscription); err != nil {
 		return TargetError(err)
 	}
+	if err := a.control.store.ForgetTables(ctx); err != nil {
+		return TargetError(err)
+	}
+	if err := a.control.store.RegisterTables(ctx, tables); err != nil {
+		return TargetError(err)
+	}
+	publisher, kind := a.publisher, source.SnapshotNothing
+	if len(tables) > 0 {
+		if publisher, err = a.connectSync(ctx); err != nil {
+			return err
+		}
+		a.snapshot, kind = &snapshot{conn: publisher}, source.SnapshotExport
+	}
 	a.log.Info("create the slot; this waits for the transactions that run or are prepared on the publisher now, in any database", zap.String("slot", a.options.SlotName()))
-	created, err := a.publisher.CreateSlot(ctx, source.SlotOptions{
-		Name: a.options.SlotName(), TwoPhase: a.options.TwoPhase, Failover: a.options.Failover && a.publisher.Version() >= 17_00_00, Snapshot: source.SnapshotNothing,
+	created, err := publisher.CreateSlot(ctx, source.SlotOptions{
+		Name: a.options.SlotName(), TwoPhase: a.options.TwoPhase, Failover: a.options.Failover && a.publisher.Version() >= 17_00_00, Snapshot: kind,
 	})
 	if err != nil {
 		return SourceError(err)
 	}
 	if err := a.control.store.SlotCreated(ctx, created.ConsistentPoint); err != nil {
 		return TargetError(err)
+	}
+	if a.snapshot != nil {
+		a.snapshot.name, a.snapshot.point = created.SnapshotName, created.ConsistentPoint
 	}
 	a.engine.phase(state.Starting, "")
 	a.known = created.ConsistentPoint
@@ -158,8 +182,14 @@ func (a *attempt) newOrigin(ctx context.Context) error {
 	if err := a.control.store.RegisterOrigin(ctx, state.Origin{Name: a.origin}); err != nil {
 		return TargetError(err)
 	}
-	if err := origin.Drop(a.session, a.origin); err != nil {
-		return TargetError(err)
+	stale := []string{a.origin}
+	for job := range a.options.TableJobs {
+		stale = append(stale, origin.CopyName(a.options.Name, a.control.target.DatabaseOID, job))
+	}
+	for _, name := range stale {
+		if err := origin.Drop(a.session, name); err != nil {
+			return TargetError(err)
+		}
 	}
 	if err := a.control.store.ForgetProgress(ctx); err != nil {
 		return TargetError(err)

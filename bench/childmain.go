@@ -49,7 +49,7 @@ func childMain(ctx context.Context, text string, run func(context.Context, job) 
 func runApply(ctx context.Context, j job) error {
 	o := apply.DefaultOptions()
 	o.Source, o.Target, o.Slot, o.Publications = j.Source, j.Target, j.Slot, []string{"p"}
-	o.CreateSlot, o.OnError = false, "stop"
+	o.CreateSlot, o.CopyData, o.OnError = false, false, "stop"
 	o.Binary, o.EndLSN = j.Binary, j.Until
 	if j.Streaming != "" {
 		o.Streaming = j.Streaming

@@ -45,7 +45,7 @@ func TestCommandReportsFaults(t *testing.T) {
 		says      []string
 	}{
 		{"usage", []string{"run", "--no-such-flag"}, 2, []string{"--no-such-flag", "hint: "}},
-		{"initial copy", append([]string{"run", "--publication", "p"}, flags...), 2, []string{"--copy-data=false"}},
+		{"initial copy", append([]string{"run", "--publication", "p", "--if-not-empty", "perhaps"}, flags...), 2, []string{"--if-not-empty", "append"}},
 		{"publication", append([]string{"run", "--publication", "absent", "--copy-data=false"}, flags...), 3, []string{`"absent"`, "hint: "}},
 		{"unknown subscription", append([]string{"status"}, flags...), 3, []string{l.name, "hint: "}},
 		{"no such database", []string{"status", "--target", l.target + "&dbname=absent"}, 5, []string{"absent", "hint: "}},

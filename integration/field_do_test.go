@@ -1,12 +1,8 @@
 package integration
 
 import (
-	"bytes"
-	"fmt"
 	"strings"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // What DO can be followed by. Their texts in the examples say what they are for.
@@ -52,45 +48,5 @@ func (c *fieldCase) skip() {
 	}
 	if said, code := c.engine.verb("skip", "--lsn", c.failing.String()); code != 0 {
 		c.fail("pgapply skip ends with %d: %s", code, said)
-	}
-}
-
-// copyInstead stands in for the initial copy, which `run` cannot make yet: before
-// the engine's first start, while nothing else is going on, it brings the rows
-// that are there to the target.
-func (c *fieldCase) copyInstead() {
-	tables := c.ask(c.pub, `
-		SELECT t.schemaname, t.tablename, string_agg(quote_ident(a), ', ' ORDER BY a), coalesce(t.rowfilter, 'true')
-		FROM pg_publication_tables t CROSS JOIN unnest(t.attnames) a
-		WHERE t.pubname = 'p' GROUP BY 1, 2, 4`)
-	if tables == "" {
-		return
-	}
-	from, err := c.pub.connect(c.ctx)
-	if err != nil {
-		c.fail("on pub: %v", err)
-	}
-	defer closeFieldConnection(from)
-	to, err := c.tgt.connect(c.ctx)
-	if err != nil {
-		c.fail("on tgt: %v", err)
-	}
-	defer closeFieldConnection(to)
-	if _, err := runStatements(c.ctx, to, []string{`SET session_replication_role = replica`}); err != nil {
-		c.fail("on tgt: %v", err)
-	}
-	for line := range strings.Lines(tables) {
-		words := strings.Split(strings.TrimSuffix(line, "\n"), "|")
-		table, columns, filter := pgx.Identifier{words[0], words[1]}.Sanitize(), words[2], words[3]
-		var rows bytes.Buffer
-		if _, err := from.CopyTo(c.ctx, &rows, fmt.Sprintf(`COPY (SELECT %s FROM %s WHERE %s) TO STDOUT`, columns, table, filter)); err != nil {
-			c.fail("copy %s: %v", table, err)
-		}
-		if rows.Len() == 0 {
-			continue // the target may lack the table, too
-		}
-		if _, err := to.CopyFrom(c.ctx, &rows, fmt.Sprintf(`COPY %s (%s) FROM STDIN`, table, columns)); err != nil {
-			c.fail("copy %s: %v", table, err)
-		}
 	}
 }

@@ -47,18 +47,10 @@ func newFieldEngine(c *fieldCase) *fieldEngine {
 	return e
 }
 
-// copyIsMissing says that `run` makes no initial copy yet. When it does, this and
-// copyInstead go.
-const copyIsMissing = true
-
 // start begins with the options that a script gives behind START: memory= is
 // GOMEMLIMIT, all others are flags of `run`.
 func (e *fieldEngine) start(options string) {
 	e.flags = append(e.connection(), "--publication", "p", "--spool-dir", e.c.t.TempDir())
-	if copyIsMissing {
-		e.flags = append(e.flags, "--copy-data=false")
-		e.c.copyInstead()
-	}
 	for _, option := range fieldList(options, ",") {
 		name, value, valued := strings.Cut(option, "=")
 		name = strings.ReplaceAll(name, "_", "-")

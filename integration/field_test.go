@@ -4,7 +4,6 @@ import (
 	"os"
 	"path"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -87,8 +86,5 @@ func TestFieldGaps(t *testing.T) {
 		}), "there is no example %s %s", gap.example, gap.variant)
 		require.False(t, offers(t, gap.missing), "pgapply has %s now: take %s out of fieldGaps", gap.missing, gap.example)
 	}
-	help, err := programHelp()
-	require.NoError(t, err)
-	require.Equal(t, copyIsMissing, strings.Contains(help, "for now only false is accepted"), "the initial copy has come: see copyIsMissing")
 	require.True(t, offers(t, "status") && offers(t, "--binary") && !offers(t, "--no-such-flag"), "offers can tell")
 }

@@ -99,7 +99,7 @@ func (l *link) options(change ...func(*apply.Options)) apply.Options {
 	o := apply.DefaultOptions()
 	o.Name, o.Source, o.Target = l.name, l.source, l.target
 	o.Publications = []string{"p"}
-	o.SpoolDir = l.t.TempDir()
+	o.SpoolDir, o.CopyData = l.t.TempDir(), false
 	o.Log = zaptest.NewLogger(l.t, zaptest.Level(zap.DebugLevel))
 	if l.mode.change != nil {
 		l.mode.change(&o)

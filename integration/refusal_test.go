@@ -42,7 +42,18 @@ func TestRefusedStart(t *testing.T) {
 		{"slot to adopt is missing", apply.Refused, func(_ *link, o *apply.Options) { o.CreateSlot = false }, []string{"does not exist", "--create-slot"}},
 		{"no commit times to compare", apply.Refused, func(_ *link, o *apply.Options) { onConflict("insert_exists=last_update_wins")(o) }, []string{"last_update_wins", "track_commit_timestamp"}},
 		{"spool that cannot be made", apply.Refused, func(_ *link, o *apply.Options) { o.SpoolDir = "/dev/null/spool" }, []string{"create spool directory", "--spool-dir"}},
-		{"initial copy", apply.Configuration, func(_ *link, o *apply.Options) { o.CopyData = true }, []string{"--copy-data=false"}},
+		{"rows on the target", apply.Refused, func(l *link, o *apply.Options) {
+			l.both(`CREATE TABLE "full" (id int PRIMARY KEY)`)
+			l.onSource(`ALTER PUBLICATION p ADD TABLE "full"`)
+			l.onTarget(`INSERT INTO "full" SELECT generate_series(1, 3)`)
+			o.CopyData = true
+		}, []string{"public.full", "--if-not-empty", "--copy-data=false"}},
+		{"rows on the target that nobody has agreed to remove", apply.Refused, func(l *link, o *apply.Options) {
+			l.both(`CREATE TABLE "full" (id int PRIMARY KEY)`)
+			l.onSource(`ALTER PUBLICATION p ADD TABLE "full"`)
+			l.onTarget(`INSERT INTO "full" SELECT generate_series(1, 3)`)
+			o.CopyData, o.IfNotEmpty = true, "truncate"
+		}, []string{"public.full", "--yes"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			l := newLink(t)

@@ -122,7 +122,7 @@ func (b *bed) recordSlot(store *state.Store) {
 }
 
 func (b *bed) registerTables(store *state.Store) {
-	require.NoError(b.t, store.RegisterTables(b.t.Context(), []state.Table{{Schema: "public", Name: "t", State: state.TableReady}}))
+	require.NoError(b.t, store.RegisterTables(b.t.Context(), []state.Table{{Member: state.Member{Schema: "public", Name: "t"}, State: state.TableReady}}))
 }
 
 func (b *bed) startRunner(store *state.Store) {

@@ -37,6 +37,12 @@ func Name(subscription string, databaseOID uint32, worker int) string {
 	return fmt.Sprintf("pgapply_%s_%d_%d", subscription, databaseOID, worker)
 }
 
+// CopyName is the origin of a session that copies tables, so that what it writes does
+// not travel on to where it came from.
+func CopyName(subscription string, databaseOID uint32, job int) string {
+	return fmt.Sprintf("pgapply_%s_%d_copy%d", subscription, databaseOID, job)
+}
+
 // HeldError says that another backend holds an origin.
 type HeldError struct {
 	Origin string

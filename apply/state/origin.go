@@ -34,6 +34,21 @@ func (s *Store) RegisterOrigin(ctx context.Context, origin Origin) error {
 	return err
 }
 
+// MakeOrigin creates an origin unless it exists, and records it.
+func (s *Store) MakeOrigin(ctx context.Context, origin Origin) error {
+	if err := s.RegisterOrigin(ctx, origin); err != nil {
+		return err
+	}
+	found, err := rows(ctx, s, fmt.Sprintf("create replication origin %q", origin.Name), pgx.RowTo[uint32], `
+		SELECT CASE WHEN pg_catalog.pg_replication_origin_oid($2) IS NULL THEN pg_catalog.pg_replication_origin_create($2)
+		            ELSE pg_catalog.pg_replication_origin_oid($2) END WHERE $1::text IS NOT NULL`, origin.Name)
+	if err != nil {
+		return err
+	}
+	origin.ID = found[0]
+	return s.RegisterOrigin(ctx, origin)
+}
+
 // Origins lists the origins of the subscription in the order of their workers.
 func (s *Store) Origins(ctx context.Context) ([]Origin, error) {
 	return rows(ctx, s, "list the replication origins", pgx.RowToStructByPos[Origin],
@@ -61,13 +76,13 @@ func (s *Store) Progress(ctx context.Context) (lsn.LSN, error) {
 // PruneProgress deletes the rows of table progress that a later one has made
 // useless. It may run while transactions add to them.
 func (s *Store) PruneProgress(ctx context.Context) error {
-	_, err := s.exec(ctx, "prune the progress", `DELETE FROM pgapply.progress WHERE subscription = $1 AND gid IS NULL
-		AND position < (SELECT pg_catalog.max(position) FROM pgapply.progress WHERE subscription = $1 AND gid IS NULL)`)
+	_, err := s.exec(ctx, "prune the progress", `DELETE FROM pgapply.progress p WHERE subscription IN ($1, $1 || '.sync') AND gid IS NULL
+		AND position < (SELECT pg_catalog.max(position) FROM pgapply.progress o WHERE o.subscription = p.subscription AND gid IS NULL)`)
 	return err
 }
 
 // ForgetProgress deletes all rows of table progress, for a subscription that begins.
 func (s *Store) ForgetProgress(ctx context.Context) error {
-	_, err := s.exec(ctx, "begin the progress", `DELETE FROM pgapply.progress WHERE subscription = $1`)
+	_, err := s.exec(ctx, "begin the progress", `DELETE FROM pgapply.progress WHERE subscription IN ($1, $1 || '.sync')`)
 	return err
 }

@@ -18,21 +18,24 @@ func TestTables(t *testing.T) {
 	store := open(t, uri, "orders")
 	require.NoError(t, store.RegisterTables(ctx, nil))
 	first := []Table{
-		{Schema: `a "b", {c}\`, Name: `'; drop table x; --`, State: TableReady, StateLSN: 0x16_B374D848},
-		{Schema: "b", Name: "t", State: TableInit},
+		{
+			Member: Member{Schema: `a "b", {c}\`, Name: `'; drop table x; --`}, Text: `"a ""b"", {c}\"."'; drop table x; --"`,
+			State: TableReady, StateLSN: 0x16_B374D848, Existing: ExistingRefused,
+		},
+		{Member: Member{Schema: "b", Name: "t"}, Text: "b.t", State: TableInit, Existing: ExistingKept},
 	}
 	require.NoError(t, store.RegisterTables(ctx, first))
 	pgtest.Exec(t, uri, `update pgapply.subscription_table set rows_copied = 5, bytes_copied = 6, last_error = 'e' where schema_name = 'b'`)
 	first[1].RowsCopied, first[1].BytesCopied, first[1].LastError = 5, 6, "e"
 
 	// What is known stays as it is.
-	require.NoError(t, store.RegisterTables(ctx, []Table{{Schema: "b", Name: "t", State: TableReady, StateLSN: 9}, {Schema: "c", Name: "t", State: TableSyncDone}}))
+	require.NoError(t, store.RegisterTables(ctx, []Table{{Member: Member{Schema: "b", Name: "t"}, State: TableReady, StateLSN: 9}, {Member: Member{Schema: "c", Name: "t"}, State: TableSyncDone}}))
 	tables, err := store.Tables(ctx)
 	require.NoError(t, err)
-	require.Empty(t, cmp.Diff(append(first, Table{Schema: "c", Name: "t", State: TableSyncDone}), tables))
+	require.Empty(t, cmp.Diff(append(first, Table{Member: Member{Schema: "c", Name: "t"}, Text: "c.t", State: TableSyncDone, Existing: ExistingRefused}), tables))
 	require.Equal(t, map[string]int{"r": 1, "i": 1, "s": 1}, CountTables(tables))
 
-	require.ErrorContains(t, store.RegisterTables(ctx, []Table{{Schema: "d", Name: "t", State: 'x'}}), "register the tables")
+	require.ErrorContains(t, store.RegisterTables(ctx, []Table{{Member: Member{Schema: "d", Name: "t"}, State: 'x'}}), "register the tables")
 }
 
 func TestOrigins(t *testing.T) {

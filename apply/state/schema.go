@@ -14,7 +14,7 @@ import (
 // There are no foreign keys: roles that apply changes often run with
 // session_replication_role=replica by default, which turns them off.
 func migrations() []string {
-	return []string{version1, version2, version3}
+	return []string{version1, version2, version3, version4}
 }
 
 // Version is the version of the schema that this program reads and writes.
@@ -141,6 +141,21 @@ CREATE UNIQUE INDEX message_arrives_once ON pgapply.message (subscription, remot
 // the subscription is.
 const version3 = `
 ALTER TABLE pgapply.progress ADD COLUMN gid text;
+`
+
+// version4: tables are copied. sync_slot names the slot of the copy set in work, from
+// before it is created on, and sync_lsn up to where its tables have the publisher's
+// changes. Whoever changes from outside which tables there are, or wants one copied
+// again, raises tables_version. existing_rows says what becomes of the rows that the
+// target's table holds when its copy begins.
+const version4 = `
+ALTER TABLE pgapply.subscription
+	ADD COLUMN tables_version int8 NOT NULL DEFAULT 0,
+	ADD COLUMN sync_slot      text,
+	ADD COLUMN sync_lsn       pg_lsn;
+ALTER TABLE pgapply.subscription_table
+	ADD COLUMN existing_rows text NOT NULL DEFAULT 'refuse' CHECK (existing_rows IN ('refuse', 'remove', 'keep', 'kept')),
+	ADD COLUMN copy_seconds  float8 NOT NULL DEFAULT 0;
 `
 
 // migrationLock serialises those who create, migrate or drop the schema. The

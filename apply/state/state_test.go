@@ -80,7 +80,7 @@ func live(t *testing.T, store *Store) {
 	require.NoError(t, store.StartRunner(ctx, Runner{PID: 7, Host: "here", Version: "1.0"}))
 	require.NoError(t, store.BeginSlot(ctx, example()))
 	require.NoError(t, store.SlotCreated(ctx, 0x16_B374D848))
-	require.NoError(t, store.RegisterTables(ctx, []Table{{Schema: "a", Name: "b", State: TableReady, StateLSN: 5}}))
+	require.NoError(t, store.RegisterTables(ctx, []Table{{Member: Member{Schema: "a", Name: "b"}, State: TableReady, StateLSN: 5}}))
 	require.NoError(t, store.RegisterOrigin(ctx, Origin{Name: "pgapply_orders_1_0"}))
 	require.NoError(t, store.RegisterOrigin(ctx, Origin{Name: "pgapply_orders_1_0", ID: 1}))
 	epoch, err := store.RaiseEpoch(ctx)

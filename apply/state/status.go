@@ -19,6 +19,8 @@ const (
 	Waiting Phase = "waiting"
 	// Streaming: receiving and applying.
 	Streaming Phase = "streaming"
+	// Copying: tables are copied before the stream begins.
+	Copying Phase = "copying"
 	// Retrying: an error occurred; the next attempt follows by itself.
 	Retrying Phase = "retrying"
 	// Paused: an error, or a person, has paused the subscription.
@@ -95,6 +97,34 @@ type Status struct {
 
 	// Tables counts the subscription's tables by the letter of their state.
 	Tables map[string]int `json:"tables"`
+	// Copy is how far the copy of tables is that goes on now.
+	Copy *Copy `json:"copy,omitempty"`
+}
+
+// Copy is how far a copy of tables is.
+type Copy struct {
+	Since time.Time `json:"since"`
+	// Tables of which Done are copied and Failed are given up for now.
+	Tables int `json:"tables"`
+	Done   int `json:"done"`
+	Failed int `json:"failed"`
+	// Rows and Bytes are those copied so far; EstimatedRows is what the publisher's
+	// statistics make of all tables.
+	Rows          int64 `json:"rows"`
+	Bytes         int64 `json:"bytes"`
+	EstimatedRows int64 `json:"estimated_rows"`
+	// Running are the tables in work.
+	Running []CopyTable `json:"running,omitempty"`
+}
+
+// CopyTable is a table in work.
+type CopyTable struct {
+	Table         string `json:"table"`
+	Rows          int64  `json:"rows"`
+	Bytes         int64  `json:"bytes"`
+	EstimatedRows int64  `json:"estimated_rows"`
+	Parts         int    `json:"parts"`
+	PartsDone     int    `json:"parts_done"`
 }
 
 // Publisher is the server that the changes come from.

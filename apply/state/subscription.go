@@ -49,6 +49,13 @@ type Subscription struct {
 	SkipLSN lsn.LSN
 	// Epoch counts the runners; see [Store.RaiseEpoch].
 	Epoch int64
+	// TablesVersion counts what was decided about the tables outside of the runner.
+	TablesVersion int64
+	// SyncSlot is the slot of the copy set in work; empty where there is none, or it is
+	// the subscription's own. SyncLSN is up to where the set's tables have the changes;
+	// 0 before the slot is there.
+	SyncSlot string
+	SyncLSN  lsn.LSN
 	// Settings are the options of the last start, for people to read.
 	Settings json.RawMessage
 
@@ -69,7 +76,8 @@ func (s *Store) Subscription(ctx context.Context) (*Subscription, error) {
 	found, err := rows(ctx, s, "read the subscription", scanSubscription, `
 		SELECT name, enabled, paused_at, coalesce(pause_reason, ''), source_system_id, source_timeline, source_database, target_system_id, target_database_oid,
 		       slot_name, slot_state, coalesce(consistent_point, '0/0')::text, publications, coalesce(ack_lsn, '0/0')::text,
-		       coalesce(skip_lsn, '0/0')::text, epoch, settings::text, coalesce(last_error, ''), coalesce(last_error_hint, ''), last_error_at, created_at, updated_at
+		       coalesce(skip_lsn, '0/0')::text, epoch, tables_version, coalesce(sync_slot, ''), coalesce(sync_lsn, '0/0')::text,
+		       settings::text, coalesce(last_error, ''), coalesce(last_error_hint, ''), last_error_at, created_at, updated_at
 		FROM pgapply.subscription WHERE name = $1`)
 	if err != nil || len(found) == 0 {
 		return nil, err
@@ -79,10 +87,10 @@ func (s *Store) Subscription(ctx context.Context) (*Subscription, error) {
 
 func scanSubscription(row pgx.CollectableRow) (*Subscription, error) {
 	var sub Subscription
-	var consistent, acknowledged, skip, settings string
+	var consistent, acknowledged, skip, sync, settings string
 	err := row.Scan(&sub.Name, &sub.Enabled, &sub.PausedAt, &sub.PauseReason, &sub.Source.SystemID, &sub.Source.Timeline, &sub.Source.Database,
 		&sub.TargetSystemID, &sub.TargetDatabaseOID, &sub.SlotName, &sub.SlotState, &consistent, &sub.Publications, &acknowledged,
-		&skip, &sub.Epoch, &settings, &sub.LastError, &sub.LastErrorHint, &sub.LastErrorAt, &sub.CreatedAt, &sub.UpdatedAt)
+		&skip, &sub.Epoch, &sub.TablesVersion, &sub.SyncSlot, &sync, &settings, &sub.LastError, &sub.LastErrorHint, &sub.LastErrorAt, &sub.CreatedAt, &sub.UpdatedAt)
 	if err != nil {
 		return nil, err
 	}
@@ -91,6 +99,9 @@ func scanSubscription(row pgx.CollectableRow) (*Subscription, error) {
 		return nil, err
 	}
 	if sub.AckLSN, err = lsn.Parse(acknowledged); err != nil {
+		return nil, err
+	}
+	if sub.SyncLSN, err = lsn.Parse(sync); err != nil {
 		return nil, err
 	}
 	sub.SkipLSN, err = lsn.Parse(skip)
@@ -188,7 +199,7 @@ func (s *Store) Forget(ctx context.Context) error {
 		for _, sql := range []string{
 			`DELETE FROM pgapply.subscription_table WHERE subscription = $1`,
 			`DELETE FROM pgapply.origin WHERE subscription = $1`,
-			`DELETE FROM pgapply.progress WHERE subscription = $1`,
+			`DELETE FROM pgapply.progress WHERE subscription IN ($1, $1 || '.sync')`,
 			`DELETE FROM pgapply.runner WHERE subscription = $1`,
 			`DELETE FROM pgapply.conflict WHERE subscription = $1`,
 			`DELETE FROM pgapply.message WHERE subscription = $1`,

@@ -117,7 +117,7 @@ func TestForgetLeavesOthersAlone(t *testing.T) {
 	for _, name := range []string{"orders", "other"} {
 		store := open(t, uri, name)
 		require.NoError(t, store.AdoptSlot(ctx, example(), 1))
-		require.NoError(t, store.RegisterTables(ctx, []Table{{Schema: "s", Name: "t", State: TableReady}}))
+		require.NoError(t, store.RegisterTables(ctx, []Table{{Member: Member{Schema: "s", Name: "t"}, State: TableReady}}))
 		require.NoError(t, store.RegisterOrigin(ctx, Origin{Name: name}))
 		require.NoError(t, store.StartRunner(ctx, Runner{PID: 1, Host: "h", Version: "v"}))
 		_, _, err := store.RecordConflict(ctx, failing())

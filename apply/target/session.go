@@ -16,6 +16,7 @@
 package target
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -47,6 +48,9 @@ type Options struct {
 	Binary bool
 	// Subscription names it in what is recorded.
 	Subscription string
+	// Progress is the name under which the position is kept, where that is not the
+	// subscription's.
+	Progress string
 	// DatabaseOID is the target database's.
 	DatabaseOID uint32
 	// Fence keeps the session from writing beside a later runner's.
@@ -274,8 +278,11 @@ func (s *Session) AcquireOrigin(name string, own []uint32, floor lsn.LSN) (lsn.L
 		ours := s.oursSQL()
 		s.ours = func(b *builder) { b.WriteString(" AND " + ours) }
 	}
-	return origin.Resume(s, name, s.options.Subscription, floor)
+	return origin.Resume(s, name, s.progressName(), floor)
 }
+
+// progressName is whose position the session's transactions move.
+func (s *Session) progressName() string { return cmp.Or(s.options.Progress, s.options.Subscription) }
 
 // Interrupt makes the target cancel what the session waits for, such as a lock.
 // It may be called from any goroutine; the transaction in work fails then.

@@ -45,7 +45,7 @@ func call(t *testing.T, environment map[string]string, arguments ...string) call
 }
 
 func run(flags ...string) []string {
-	return append([]string{"run", "--source", "dbname=a", "--target", "dbname=b", "--publication", "p", "--copy-data=false"}, flags...)
+	return append([]string{"run", "--source", "dbname=a", "--target", "dbname=b", "--publication", "p"}, flags...)
 }
 
 func TestRunHasTheEnginesDefaults(t *testing.T) {
@@ -63,12 +63,15 @@ func TestRunTakesEveryFlag(t *testing.T) {
 		"--origin", "none", "--endpos", "1/2", "--on-error", "stop", "--workers", "2", "--synchronous-commit", "local",
 		"--max-group-transactions", "1", "--max-group-rows", "2", "--max-group-bytes", "3kB", "--max-group-age", "4ms", "--max-batch", "7kB",
 		"--on-conflict", "update_missing=error", "--on-conflict", "a.b, c:insert_exists=keep_local", "--conflict-retention", "1d12h", "--log-rows",
-		"--two-phase", "--missing-table", "skip", "--messages", "table", "--memory-limit", "5MiB", "--spool-dir", "/c", "--spool-limit", "6GB")...)
+		"--copy-data=false", "--table-jobs", "8", "--split-tables-larger-than", "9MiB", "--if-not-empty", "truncate", "--yes", "--analyze=false",
+		"--include-table", "a.*", "--exclude-table", "b", "--auto-refresh", "--two-phase", "--missing-table", "skip", "--messages", "table", "--memory-limit", "5MiB", "--spool-dir", "/c", "--spool-limit", "6GB")...)
 	require.NoError(t, c.err)
 	var policies conflict.Policies
 	require.NoError(t, policies.Set("update_missing=error"))
 	require.NoError(t, policies.Set("a.b, c:insert_exists=keep_local"))
 	require.Equal(t, apply.Options{
+		TableJobs: 8, SplitLargerThan: 9 << 20, IfNotEmpty: "truncate", Confirmed: true, AutoRefresh: true,
+		Tables:   apply.TableFilter{Include: []string{"a.*"}, Exclude: []string{"b"}},
 		TwoPhase: true, OnConflict: policies, ConflictRetention: 36 * time.Hour, LogRows: true, MissingTable: "skip", Messages: "table",
 		Name: "sub", Source: "dbname=a", Target: "dbname=b", SourcePassfile: "/a", TargetPassfile: "/b",
 		Publications: []string{"p", "with, comma"}, Slot: "s", Failover: true, Streaming: "on", Binary: true, Origin: "none",
@@ -120,8 +123,8 @@ func TestFaultsOfTheCommandLine(t *testing.T) {
 		{"log format", nil, run("--log-format", "xml"), []string{`"xml"`, "json"}},
 		{"boolean variable", map[string]string{"PGAPPLY_BINARY": "perhaps"}, run(), []string{"PGAPPLY_BINARY", `"perhaps" is not one of true, false`}},
 		{"list variable", map[string]string{"PGAPPLY_PUBLICATION": `"a`}, []string{"run"}, []string{"PGAPPLY_PUBLICATION"}},
-		{"initial copy by default", nil, []string{"run"}, []string{"--copy-data=false", "--source", "--target", "--publication"}},
-		{"initial copy", nil, run("--copy-data=true"), []string{"--copy-data=true is not there yet"}},
+		{"nothing given", nil, []string{"run"}, []string{"--source", "--target", "--publication"}},
+		{"table jobs", nil, run("--table-jobs", "0"), []string{"--table-jobs"}},
 		{"status without a target", nil, []string{"status"}, []string{"--target", "PGAPPLY_TARGET"}},
 		{"conflict policy", nil, run("--on-conflict", "insert_exists=shrug"), []string{"insert_exists=shrug", "keep_local", "--on-conflict"}},
 		{"conflict policy in a variable", map[string]string{"PGAPPLY_ON_CONFLICT": "shrug"}, run(), []string{"PGAPPLY_ON_CONFLICT", `"shrug"`}},

@@ -16,7 +16,6 @@ import (
 // the flags come to can be tested without one.
 func newRun(start func(context.Context, apply.Options) error) *cobra.Command {
 	options := apply.DefaultOptions()
-	options.CopyData = true
 	log := defaultLogOptions("info")
 	v := newVerb(&cobra.Command{
 		Use:   "run",
@@ -26,13 +25,15 @@ It runs until SIGTERM or SIGINT stops it, which it does in order and with exit
 code 0: what is being applied has 8 s to finish, and is rolled back else. Started
 again, it goes on where it was. A second signal exits at once.
 
-The tables must exist on the target. Their initial copy is not there yet: load
-them yourself, or start with empty tables, and say --copy-data=false.
+At the first start it copies the tables, which must exist on the target and be
+empty there, as they are at one point, and then streams from that point on. Tables
+that are published later are copied when pgapply is started again, or told to by
+` + "`pgapply refresh`" + `. Where the target has the rows already, say --copy-data=false.
 
 Exit codes: 0 done or asked to stop, 1 other, 2 usage or configuration, 3 refused
 by the state or the servers' set-up, 4 publisher, 5 target, 6 an apply error that
 needs a person (--on-error stop), 7 slot lost: only a new copy can help.`,
-		Example: `  pgapply run --copy-data=false --publication accounts \
+		Example: `  pgapply run --publication accounts \
     --source 'postgres://replicator@old.example/bank' \
     --target 'postgres://bank@new.example/bank'`,
 	}, func(cmd *cobra.Command) error {
@@ -62,11 +63,21 @@ func (v *verb) engineFlags(options *apply.Options) {
 		flags.BoolVar(&options.CreateSlot, "create-slot", options.CreateSlot, "create the slot at the first start; false adopts an existing one")
 		flags.BoolVar(&options.Failover, "failover", options.Failover, "let standbys of the publisher keep the slot (17 and later)")
 		flags.BoolVar(&options.TwoPhase, "two-phase", options.TwoPhase, "prepare on the target what the publisher prepares, instead of waiting for its COMMIT PREPARED (15 and later)")
-		flags.BoolVar(&options.CopyData, "copy-data", options.CopyData, "copy the tables first; for now only false is accepted")
+		flags.StringArrayVar(&options.Tables.Include, "include-table", nil, "`PATTERN` SCHEMA.TABLE, with * for any characters, of the only published tables to replicate; repeat it for several")
+		flags.StringArrayVar(&options.Tables.Exclude, "exclude-table", nil, "`PATTERN` of published tables to leave out; repeat it for several")
+		flags.BoolVar(&options.AutoRefresh, "auto-refresh", options.AutoRefresh, "take in a table that is published later when its first change comes, instead of at the next start or refresh")
 		flags.StringVar(&options.Streaming, "streaming", options.Streaming, "receive transactions in progress: `MODE` off, on or parallel, as far as the publisher can")
 		flags.BoolVar(&options.Binary, "binary", options.Binary, "receive values in binary form (14 and later)")
 		flags.StringVar(&options.Origin, "origin", options.Origin, "`ORIGIN` any, or none for changes that were not replicated themselves (16 and later)")
 		flags.Var(endpos{options}, "endpos", "apply everything that committed before this `POSITION`, an LSN or the word current, then exit 0")
+	})
+	v.group("Initial copy", func(flags *pflag.FlagSet) {
+		flags.BoolVar(&options.CopyData, "copy-data", options.CopyData, "copy each table when it enters the subscription; false takes the target's rows for the publisher's")
+		flags.IntVar(&options.TableJobs, "table-jobs", options.TableJobs, "`N` tables, or parts of large ones, are copied at a time")
+		flags.Var(size{&options.SplitLargerThan}, "split-tables-larger-than", "`SIZE` on the publisher from which on a table is copied in parts; 0 for never")
+		flags.StringVar(&options.IfNotEmpty, "if-not-empty", options.IfNotEmpty, "`ACTION` where the target's table has rows: error, truncate (with --yes), or append")
+		flags.BoolVar(&options.Confirmed, "yes", options.Confirmed, "confirm --if-not-empty truncate")
+		flags.BoolVar(&options.Analyze, "analyze", options.Analyze, "collect the planner's statistics of each copied table")
 	})
 	v.group("How to apply", func(flags *pflag.FlagSet) {
 		flags.StringVar(&options.OnError, "on-error", options.OnError, "`ACTION` after an apply error: retry, pause or stop")

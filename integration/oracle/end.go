@@ -60,7 +60,7 @@ func (b *lockedBuffer) tail(lines int) string {
 func (p *play) launch(e *end) error {
 	o := apply.DefaultOptions()
 	o.Name, o.Publications, o.OnError = e.slot, p.script.publications, "stop"
-	o.Source, o.Target, o.SpoolDir = p.publisher.URI(p.database), p.target.URI(e.database), p.spool
+	o.Source, o.Target, o.SpoolDir, o.CopyData = p.publisher.URI(p.database), p.target.URI(e.database), p.spool, false
 	p.script.Modes[e.index].Change(&o)
 	o.Log = zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(zap.NewDevelopmentEncoderConfig()), e.log, zap.DebugLevel))
 	engine, err := apply.New(o)

@@ -80,7 +80,7 @@ func (b *bank) replication(log *zap.Logger) apply.Options {
 	options.Name = slot
 	options.Source, options.Target = b.publisher.URI(database), b.target.URI(database)
 	options.Publications = []string{publication}
-	options.OnError = "stop"
+	options.CopyData, options.OnError = false, "stop"
 	options.Log = log
 	return options
 }

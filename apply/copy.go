@@ -1,0 +1,269 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"go.uber.org/zap"
+
+	"pgapply/apply/state"
+	"pgapply/apply/tablesync"
+	"pgapply/apply/target"
+	"pgapply/internal/lsn"
+	"pgapply/internal/source"
+	"pgapply/origin"
+)
+
+// snapshot shows the publisher's tables as of where a slot begins. The connection that
+// made the slot holds it, as long as nothing else is asked of it.
+type snapshot struct {
+	conn  *source.Conn
+	name  string
+	point lsn.LSN
+}
+
+func (s *snapshot) close() {
+	if s != nil {
+		_ = s.conn.Close() // it is of no further use either way
+	}
+}
+
+// entering is a table that enters the subscription.
+func (o *Options) entering(table state.Member, known lsn.LSN) state.Table {
+	if !o.CopyData {
+		return state.Table{Member: table, State: state.TableReady, StateLSN: known}
+	}
+	entering := state.Table{Member: table, State: state.TableInit, Existing: state.ExistingRefused}
+	switch {
+	case o.IfNotEmpty == "append":
+		entering.Existing = state.ExistingKept
+	case o.IfNotEmpty == "truncate" && o.Confirmed:
+		entering.Existing = state.ExistingRemoved
+	}
+	return entering
+}
+
+// copiesFirst tells whether the tables are copied on the snapshot of the subscription's
+// own slot. Publishers of 14 cannot make a two-phase one together with a snapshot: there
+// the tables follow as those do that are added later.
+func (a *attempt) copiesFirst() bool {
+	return a.options.CopyData && (!a.options.TwoPhase || a.publisher.Version() >= 15_00_00)
+}
+
+// refuseRows refuses to begin with tables that have rows on the target already, unless it
+// was said what becomes of them. It comes before anything is changed on either end.
+func (a *attempt) refuseRows(ctx context.Context) error {
+	if !a.options.CopyData || !a.options.CreateSlot || a.options.IfNotEmpty == "append" || a.control.store != nil {
+		return nil
+	}
+	if known, err := state.OpenExisting(ctx, a.control.conn, a.options.Name); err == nil {
+		subscription, err := known.Subscription(ctx)
+		if err != nil || subscription != nil {
+			return targetErrorOrNil(err)
+		}
+	}
+	tables, err := a.wantedTables(ctx)
+	if err != nil {
+		return SourceError(err)
+	}
+	conn, err := target.Connect(ctx, target.Connection{
+		URI: a.options.Target, Passfile: a.options.TargetPassfile, ApplicationName: a.options.Name + ":look", SynchronousCommit: "off",
+	})
+	if err != nil {
+		return TargetError(err)
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	filled, err := tablesync.NotEmpty(looker{ctx, conn}, a.toCopy(tables))
+	if err != nil {
+		return TargetError(err)
+	}
+	if len(filled) == 0 {
+		return nil
+	}
+	var names []string
+	for _, f := range filled {
+		names = append(names, fmt.Sprintf("%s (about %d rows)", f.Table, f.Rows))
+	}
+	list := strings.ToValidUTF8(strings.Join(names, ", "), "?")
+	switch {
+	case a.options.IfNotEmpty == "truncate" && a.options.Confirmed:
+		a.log.Warn("the rows that the target has are removed: " + list)
+		return nil
+	case a.options.IfNotEmpty == "truncate":
+		return refused("repeat with --yes", "--if-not-empty truncate removes rows from these tables of the target: %s", list)
+	}
+	return refused("empty them, or say --if-not-empty truncate --yes to have that done, --if-not-empty append to keep their rows beside the copied ones, "+
+		"or --copy-data=false if they hold the publisher's rows already", "tables that are to be copied are not empty on the target: %s", list)
+}
+
+// looker asks the target.
+type looker struct {
+	ctx  context.Context //nolint:containedctx // it lives as long as one call
+	conn *pgconn.PgConn
+}
+
+// Query implements origin.Session.
+func (l looker) Query(sql string, parameters ...string) ([][][]byte, error) {
+	values := make([][]byte, len(parameters))
+	for i, parameter := range parameters {
+		values[i] = []byte(parameter)
+	}
+	result := l.conn.ExecParams(l.ctx, sql, values, nil, nil, nil).Read()
+	return result.Rows, result.Err
+}
+
+// copyFirst copies the tables with which a subscription begins, before its stream. What
+// cannot be copied follows later.
+func (a *attempt) copyFirst(ctx context.Context) error {
+	if a.snapshot == nil {
+		return nil
+	}
+	defer func() {
+		a.snapshot.close()
+		a.snapshot = nil
+	}()
+	tables, err := a.readMembers(ctx)
+	if err != nil {
+		return err
+	}
+	a.engine.phase(state.Copying, "")
+	defer a.engine.phase(state.Starting, "")
+	_, err = a.copyTables(ctx, tables, a.snapshot, state.TableReady)
+	return err
+}
+
+// copyTables copies tables on a snapshot, each into the given state, and tells how many
+// it has copied. What keeps single ones from it is recorded with them.
+func (a *attempt) copyTables(ctx context.Context, tables []state.Table, on *snapshot, becomes state.TableState) (copied int, err error) {
+	if len(tables) == 0 {
+		return 0, nil
+	}
+	if err := a.makeCopyOrigins(ctx); err != nil {
+		return 0, err
+	}
+	progress := &tablesync.Progress{}
+	a.engine.copying(progress)
+	defer a.engine.copying(nil)
+	ended := a.reportCopy(len(tables), progress)
+	summary, err := tablesync.Copy(ctx, tablesync.Options{
+		Source: a.options.Source, SourcePassfile: a.options.SourcePassfile,
+		Target: a.options.Target, TargetPassfile: a.options.TargetPassfile,
+		ApplicationName: a.options.Name + ":copy",
+		Publications:    a.options.Publications,
+		Snapshot:        on.name,
+		Jobs:            a.options.TableJobs, SplitLargerThan: a.options.SplitLargerThan,
+		Binary: true, Analyze: a.options.Analyze,
+		Subscription: a.options.Name,
+		Origin: func(job int) string {
+			return origin.CopyName(a.options.Name, a.control.target.DatabaseOID, job)
+		},
+		Fence: a.writerFence(),
+		State: &copyRecorder{store: a.control.store, log: a.log, becomes: becomes, point: on.point},
+		Log:   a.log,
+	}, a.toCopy(tables), progress)
+	ended()
+	var first error
+	for _, table := range summary.Tables {
+		if table.Copied {
+			copied++
+		} else if first == nil {
+			first = table.Err
+		}
+	}
+	switch {
+	case err != nil:
+		return copied, copyError(err)
+	case first != nil && a.options.OnError != "retry":
+		return copied, &Error{Class: Conflict, Err: first, Hint: copyHint(first)}
+	}
+	return copied, nil
+}
+
+// toCopy says how to begin with each of the tables.
+func (a *attempt) toCopy(tables []state.Table) []tablesync.Table {
+	list := make([]tablesync.Table, len(tables))
+	for i, table := range tables {
+		list[i] = tablesync.Table{Schema: table.Schema, Name: table.Name}
+		switch table.Existing {
+		case state.ExistingRemoved:
+			list[i].Clean = tablesync.Truncate
+		case state.ExistingKept:
+			list[i].Whole = true
+		case state.ExistingRefused, state.ExistingMixed:
+		}
+	}
+	return list
+}
+
+// makeCopyOrigins makes the origins of the copying sessions, unless they are there. They
+// are kept: rows carry their numbers.
+func (a *attempt) makeCopyOrigins(ctx context.Context) error {
+	for job := range a.options.TableJobs {
+		name := origin.CopyName(a.options.Name, a.control.target.DatabaseOID, job)
+		if err := a.control.store.MakeOrigin(ctx, state.Origin{Name: name, Worker: -1 - job}); err != nil {
+			return TargetError(err)
+		}
+	}
+	return nil
+}
+
+// copyError classifies what ended a copy of tables as a whole.
+func copyError(err error) error {
+	if recorder, ok := errors.AsType[*tablesync.RecorderError](err); ok {
+		return TargetError(recorder.Err)
+	}
+	if errors.Is(err, tablesync.ErrSnapshotLost) {
+		return &Error{Class: Source, Err: err, Retryable: true, Hint: "the tables that are not copied yet follow on another snapshot"}
+	}
+	if full, ok := errors.AsType[*origin.LimitError](err); ok {
+		return refused("raise max_active_replication_origins (18 and later) or max_replication_slots on the target and restart it, or run with fewer --table-jobs", "%s", full.Error())
+	}
+	if source.ClassOf(err) != source.Other {
+		return SourceError(err)
+	}
+	return TargetError(err)
+}
+
+func copyHint(err error) string {
+	if failed, ok := errors.AsType[*tablesync.TableError](err); ok {
+		return failed.Hint
+	}
+	return ""
+}
+
+// copyRecorder keeps what becomes of tables in the state.
+type copyRecorder struct {
+	store   *state.Store
+	log     *zap.Logger
+	becomes state.TableState
+	point   lsn.LSN
+
+	began sync.Map // tablesync.Table to time.Time
+}
+
+func (r *copyRecorder) Starting(ctx context.Context, table tablesync.Table, parts int) error {
+	r.began.Store(table, time.Now())
+	return r.store.CopyStarting(ctx, member(table), parts > 1)
+}
+
+func (r *copyRecorder) Copied(_ context.Context, table tablesync.Table, rows, bytes int64, exec tablesync.Exec) error {
+	began, _ := r.began.Load(table)
+	seconds := time.Since(began.(time.Time)).Seconds() //nolint:forcetypeassert // Starting has stored it
+	return exec(r.store.CopiedSQL(state.Copied{
+		Table: member(table), Rows: rows, Bytes: bytes, Seconds: seconds, State: r.becomes, Position: r.point,
+	}))
+}
+
+func (r *copyRecorder) Failed(ctx context.Context, table tablesync.Table, err error) error {
+	r.log.Warn(err.Error(), zap.String("hint", copyHint(err)))
+	return r.store.CopyFailed(ctx, member(table), err.Error())
+}
+
+func member(table tablesync.Table) state.Member {
+	return state.Member{Schema: table.Schema, Name: table.Name}
+}

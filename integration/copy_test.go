@@ -1,0 +1,47 @@
+package integration
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"pgapply/apply"
+	"pgapply/internal/pgtest"
+)
+
+// TestCopy: tables with rows on the publisher and none on the target, while somebody
+// writes.
+func TestCopy(t *testing.T) {
+	l := newLink(t)
+	for n := range 5 {
+		l.both(fmt.Sprintf(`CREATE TABLE t%d (id int PRIMARY KEY, v text)`, n))
+		l.onSource(fmt.Sprintf(`INSERT INTO t%d SELECT g, repeat('v', g %% 100) FROM generate_series(1, 1000) g`, n))
+	}
+	l.onSource(`CREATE PUBLICATION p FOR ALL TABLES`)
+	l.start(copying)
+	l.onSource(`INSERT INTO t0 VALUES (1001, 'new')`, `UPDATE t1 SET v = 'changed' WHERE id % 7 = 0`, `DELETE FROM t2 WHERE id % 5 = 0`)
+	l.catchUp()
+	for n := range 5 {
+		l.same(fmt.Sprintf(`SELECT * FROM t%d ORDER BY id`, n))
+	}
+	require.Equal(t, "r|5", pgtest.Query(t, l.target, `SELECT state, count(*) FROM pgapply.subscription_table GROUP BY 1`))
+
+	// One that is published later is copied when pgapply starts again.
+	l.both(`CREATE TABLE later (id int PRIMARY KEY, v text)`)
+	l.onSource(`INSERT INTO later SELECT g, 'before' FROM generate_series(1, 1000) g`)
+	l.catchUp()
+	l.stop()
+	l.onSource(`INSERT INTO later SELECT g, 'while nothing runs' FROM generate_series(1001, 1100) g`, `UPDATE later SET v = 'touched' WHERE id % 3 = 0`)
+	l.start(copying)
+	l.onSource(`INSERT INTO later SELECT g, 'after' FROM generate_series(1101, 1200) g`, `UPDATE t3 SET v = 'x' WHERE id < 100`)
+	pgtest.WaitFor(t, l.target, `SELECT state::text || count(*) FROM pgapply.subscription_table GROUP BY state`, "r6")
+	l.onSource(`INSERT INTO later VALUES (2000, 'at the end')`)
+	l.catchUp()
+	l.same(`SELECT * FROM later ORDER BY id`)
+	l.same(`SELECT * FROM t3 ORDER BY id`)
+	require.Equal(t, l.name, pgtest.Query(t, l.source, `SELECT slot_name FROM pg_replication_slots WHERE database = current_database()`), "no slot is left but the subscription's")
+}
+
+// copying lets a subscription begin with a copy of its tables.
+func copying(o *apply.Options) { o.CopyData = true }
