@@ -2,6 +2,7 @@ package schema
 
 import (
 	"net/url"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -45,7 +46,7 @@ func FuzzWithoutPassword(f *testing.F) {
 				return
 			}
 		}
-		uri := (&url.URL{Scheme: "postgres", User: url.UserPassword(user, password), Host: "localhost", RawQuery: "host=" + url.PathEscape(host), Path: "/" + database}).String()
+		uri := (&url.URL{Scheme: "postgres", User: url.UserPassword(user, password), Host: "localhost", RawQuery: "host=" + strings.ReplaceAll(url.QueryEscape(host), "+", "%20"), Path: "/" + database}).String()
 		original, err := conninfo.Parse("publisher", uri, "", nil)
 		if err != nil {
 			return
