@@ -44,14 +44,19 @@ type ahead struct {
 
 var errNoMore = errors.New("the copy is given up")
 
-// readAhead starts to read what the reader was told to copy.
-func readAhead(reader *source.TableReader, passed func(rows, bytes int64)) *ahead {
+// readAhead starts to read what the reader was told to copy, into buffers that an earlier
+// one has left; they are its own until finish returns.
+func readAhead(reader *source.TableReader, buffers [][]byte, passed func(rows, bytes int64)) *ahead {
 	a := &ahead{
 		reader: reader, passed: passed, full: make(chan chunk, chunks), free: make(chan []byte, chunks),
 		stop: make(chan struct{}), done: make(chan struct{}),
 	}
-	for range chunks {
-		a.free <- make([]byte, chunkSize)
+	for i := range chunks {
+		if i < len(buffers) {
+			a.free <- buffers[i]
+		} else {
+			a.free <- nil // made when it is needed
+		}
 	}
 	go a.run()
 	return a
@@ -70,6 +75,9 @@ func (a *ahead) carry() error {
 		case buffer = <-a.free:
 		case <-a.stop:
 			return errNoMore
+		}
+		if buffer == nil {
+			buffer = make([]byte, chunkSize)
 		}
 		n, err := a.reader.Read(buffer[:chunkSize])
 		messages := a.reader.Messages()
@@ -129,4 +137,16 @@ func (a *ahead) finish(complete bool) error {
 	}
 	<-a.done
 	return a.cause
+}
+
+// buffers returns those that were made, for another one. It may be called once the data
+// were complete, when nobody reads any more.
+func (a *ahead) buffers() [][]byte {
+	made := [][]byte{a.current.data}
+	for range len(a.free) {
+		if buffer := <-a.free; buffer != nil {
+			made = append(made, buffer)
+		}
+	}
+	return made
 }

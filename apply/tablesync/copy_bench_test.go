@@ -52,13 +52,37 @@ func BenchmarkCopy(b *testing.B) {
 	}
 }
 
+// BenchmarkManyTables copies 200 small tables.
+func BenchmarkManyTables(b *testing.B) {
+	publisher, target := pgtest.Pair(b, pgtest.Durable())
+	e := endsOf(b, pgtest.Database(b, publisher), pgtest.Database(b, target))
+	var names []string
+	for i := range 200 {
+		names = append(names, fmt.Sprint("small", i))
+	}
+	e.both(`create publication p for all tables`,
+		`do $$ begin for i in 0 .. 199 loop execute format('create table small%s (id int primary key, v text)', i); end loop; end $$`)
+	pgtest.Exec(b, e.publisher,
+		`do $$ begin for i in 0 .. 199 loop execute format('insert into small%s select i, repeat(''x'', 100) from generate_series(1, 100) i', i); end loop; end $$`)
+	e.snapshot()
+	e.options.Analyze = true
+	e.bench(b, "jobs=2", publisher, target, func() {
+		summary, err := e.copy(names...)
+		require.NoError(b, err)
+		for _, result := range summary.Tables {
+			require.Equal(b, int64(100), result.Rows)
+		}
+	})
+}
+
 // bench measures time and the CPU seconds of both servers and of ourselves.
 func (e *ends) bench(b *testing.B, name string, publisher, target *cluster.Cluster, run func()) {
 	b.Run(name, func(b *testing.B) {
 		var sent, taken, own time.Duration
 		for b.Loop() {
 			b.StopTimer()
-			pgtest.Exec(b, e.target, `truncate accounts, done`, `checkpoint`)
+			pgtest.Exec(b, e.target, `do $$ declare t regclass; begin for t in select oid from pg_class where relnamespace = 'public'::regnamespace and relkind = 'r' loop
+				execute 'truncate ' || t; end loop; end $$`, `checkpoint`)
 			before := [3]time.Duration{spent(b, publisher), spent(b, target), self()}
 			b.StartTimer()
 			run()

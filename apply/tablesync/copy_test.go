@@ -114,7 +114,7 @@ func TestSplitWhileWritersRun(t *testing.T) {
 		require.Equal(t, result.Bytes, state.Bytes)
 		require.False(t, state.Finished.IsZero())
 	}
-	require.Equal(t, int64(20000), progress.Tables()[0].EstimatedRows)
+	require.Positive(t, progress.Tables()[0].EstimatedRows)
 	require.Equal(t, "20000|0|1|20000|100", e.query(`select count(distinct id), max(n), min(id), max(id), min(length(v)) from big`))
 	require.Equal(t, "20000", e.query(`select count(distinct id) from fan`))
 	require.Equal(t, []string{fmt.Sprintf("starting public.big in %d", summary.Tables[0].Parts), "copied public.big 20000 rows"}, e.recorder.words("public.big"))

@@ -20,6 +20,8 @@ type job struct {
 	number  int
 	reader  *source.TableReader
 	session *session
+	// buffers for what is read ahead, while no part is in work.
+	buffers [][]byte
 }
 
 // open connects what is not connected.
@@ -296,7 +298,7 @@ func (j *job) copyPart(ctx context.Context, w work) error {
 // at the other end.
 func (j *job) pipe(t *table, p *part) (rows, bytes int64, err error) {
 	var counted int64 // like bytes, under the lock of the progress
-	data := readAhead(j.reader, func(rows, n int64) {
+	data := readAhead(j.reader, j.buffers, func(rows, n int64) {
 		t.progress.update(func(p *TableProgress) {
 			counted, bytes = counted+rows, bytes+n
 			p.Rows, p.Bytes = p.Rows+rows, p.Bytes+n
@@ -304,6 +306,7 @@ func (j *job) pipe(t *table, p *part) (rows, bytes int64, err error) {
 	})
 	taken, err := j.session.copyFrom(copyIn(t.published, t.binary), data, data.giveUp)
 	cause := data.finish(err == nil)
+	j.buffers = nil
 	if err != nil {
 		t.progress.update(func(p *TableProgress) { p.Rows, p.Bytes = p.Rows-counted, p.Bytes-bytes })
 		if !errors.Is(cause, errNoMore) && !errors.Is(cause, io.EOF) {
@@ -311,6 +314,7 @@ func (j *job) pipe(t *table, p *part) (rows, bytes int64, err error) {
 		}
 		return 0, 0, failed(t.Table, p, Target, err)
 	}
+	j.buffers = data.buffers()
 	rows = j.reader.Rows()
 	t.progress.update(func(p *TableProgress) { p.Rows += rows - counted })
 	if taken != rows {
