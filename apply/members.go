@@ -66,6 +66,13 @@ func (m *members) has(schema, name string) (bool, error) {
 	return false, nil
 }
 
+// takesPart tells whether a table's changes come with the stream.
+func (m *members) takesPart(table state.Table) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.known[table.Member] == state.TableReady
+}
+
 // set says which tables there are.
 func (m *members) set(tables []state.Table) {
 	m.mu.Lock()

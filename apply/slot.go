@@ -284,6 +284,7 @@ func (a *attempt) settings() map[string]any {
 	return map[string]any{
 		"streaming": a.options.Streaming, "binary": a.options.Binary, "origin": a.options.Origin,
 		"two_phase": a.options.TwoPhase, "failover": a.options.Failover, "synchronous_commit": a.options.SynchronousCommit,
+		"include_tables": a.options.Tables.Include, "exclude_tables": a.options.Tables.Exclude,
 		"on_error": a.options.OnError, "max_group_transactions": a.options.MaxGroup.Transactions,
 	}
 }

@@ -171,7 +171,9 @@ func (a *attempt) syncOnce(ctx context.Context, s *stream.Stream) (done bool, er
 	}
 	slot, reached := subscription.SyncSlot, subscription.SyncLSN
 	if len(inState(tables, state.TableFinishedCopy, state.TableSyncDone)) == 0 {
-		wanted := inState(tables, state.TableInit, state.TableDataSync)
+		// One that somebody wants copied again may still take part in the stream, which
+		// starts over without it first.
+		wanted := slices.DeleteFunc(inState(tables, state.TableInit, state.TableDataSync), a.member.takesPart)
 		if len(wanted) == 0 {
 			return false, nil
 		}

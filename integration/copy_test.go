@@ -8,6 +8,7 @@ import (
 
 	"pgapply/apply"
 	"pgapply/internal/pgtest"
+	"pgapply/operate"
 )
 
 // TestCopy: tables with rows on the publisher and none on the target, while somebody
@@ -45,3 +46,48 @@ func TestCopy(t *testing.T) {
 
 // copying lets a subscription begin with a copy of its tables.
 func copying(o *apply.Options) { o.CopyData = true }
+
+// TestRefreshAndResync: tables come, go and are copied again while the stream goes on.
+func TestRefreshAndResync(t *testing.T) {
+	l := newLink(t)
+	l.both(`CREATE TABLE a (id int PRIMARY KEY, v text)`, `CREATE TABLE b (id int PRIMARY KEY, v text)`, `CREATE TABLE c (id int PRIMARY KEY, v text)`)
+	l.onSource(`INSERT INTO a SELECT g, 'first' FROM generate_series(1, 100) g`, `CREATE PUBLICATION p FOR TABLE a, c`)
+	l.start(copying)
+	ends := operate.Endpoints{Name: l.name, Source: l.source, Target: l.target}
+
+	l.onSource(`INSERT INTO b SELECT g, 'before' FROM generate_series(1, 100) g`, `ALTER PUBLICATION p ADD TABLE b`, `ALTER PUBLICATION p DROP TABLE c`,
+		`INSERT INTO b SELECT g, 'published' FROM generate_series(101, 200) g`)
+	l.catchUp()
+	require.Equal(t, "0", pgtest.Query(t, l.target, `SELECT count(*) FROM b`))
+	done, err := operate.Refresh(t.Context(), ends, true)
+	require.NoError(t, err)
+	require.Equal(t, []string{"public.b"}, done.Added)
+	require.Equal(t, []string{"public.c"}, done.Removed)
+	require.True(t, done.Runner)
+	l.onSource(`UPDATE b SET v = 'changed' WHERE id % 2 = 0`, `UPDATE a SET v = 'changed' WHERE id % 2 = 0`)
+	ready := func() {
+		t.Helper()
+		pgtest.WaitFor(t, l.target, `SELECT string_agg(table_name || state::text, ' ' ORDER BY table_name) FROM pgapply.subscription_table`, "ar br")
+	}
+	ready()
+	l.onSource(`INSERT INTO b VALUES (1000, 'at the end')`)
+	l.catchUp()
+	l.same(`SELECT * FROM a ORDER BY id`)
+	l.same(`SELECT * FROM b ORDER BY id`)
+
+	// Somebody has spoilt the target's rows.
+	l.onTarget(`UPDATE a SET v = 'spoilt'`, `DELETE FROM a WHERE id < 50`)
+	_, err = operate.Resync(t.Context(), ends, []string{"public.a"}, false)
+	require.ErrorContains(t, err, "public.a")
+	_, err = operate.Resync(t.Context(), ends, []string{"public.nosuch"}, true)
+	require.ErrorContains(t, err, "nosuch")
+	again, err := operate.Resync(t.Context(), ends, []string{"a"}, true)
+	require.NoError(t, err)
+	require.Equal(t, []string{"public.a"}, again.Again)
+	l.onSource(`UPDATE a SET v = 'changed again' WHERE id % 3 = 0`, `UPDATE b SET v = 'meanwhile' WHERE id % 3 = 0`)
+	ready()
+	l.onSource(`INSERT INTO a VALUES (1000, 'at the end')`)
+	l.catchUp()
+	l.same(`SELECT * FROM a ORDER BY id`)
+	l.same(`SELECT * FROM b ORDER BY id`)
+}

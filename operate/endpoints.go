@@ -99,8 +99,13 @@ func closeTarget(conn *pgx.Conn) {
 
 // openSource returns the publisher's connection and identity.
 func (e Endpoints) openSource(ctx context.Context) (*source.Conn, source.Identity, error) {
+	return e.openSourceIn(ctx, "")
+}
+
+// openSourceIn is openSource for names in the given encoding.
+func (e Endpoints) openSourceIn(ctx context.Context, encoding string) (*source.Conn, source.Identity, error) {
 	conn, err := source.Connect(ctx, source.Options{
-		URI: e.Source, Passfile: e.SourcePassfile, ApplicationName: "pgapply:" + e.Name + ":control",
+		URI: e.Source, Passfile: e.SourcePassfile, ApplicationName: "pgapply:" + e.Name + ":control", ClientEncoding: encoding,
 	})
 	if err != nil {
 		return nil, source.Identity{}, apply.SourceError(err)

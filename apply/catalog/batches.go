@@ -21,7 +21,9 @@ const family = `p(oid) AS (
 				SELECT i.inhrelid FROM p JOIN pg_catalog.pg_inherits i ON i.inhparent = p.oid WHERE c.relkind = 'p'
 			)`
 
-// uses is everything that the family depends on, as used(class, oid).
+// uses is everything that the family depends on, as used(class, oid). A server sets up room
+// for all that it expects to find there, needed or not. That conrelid is 0, as it is where
+// contypid is not, keeps it from expecting a hundred thousand.
 const uses = `used(class, oid) AS (
 				SELECT o.class, o.oid FROM p CROSS JOIN LATERAL (
 					SELECT 'pg_catalog.pg_class'::pg_catalog.regclass, p.oid
@@ -33,7 +35,7 @@ const uses = `used(class, oid) AS (
 				SELECT o.class, o.oid FROM used u CROSS JOIN LATERAL (
 					SELECT refclassid::pg_catalog.regclass, refobjid FROM pg_catalog.pg_depend WHERE classid = u.class AND objid = u.oid
 					UNION ALL SELECT 'pg_catalog.pg_constraint'::pg_catalog.regclass, oid FROM pg_catalog.pg_constraint
-						WHERE u.class = 'pg_catalog.pg_type'::pg_catalog.regclass AND contypid = u.oid
+						WHERE u.class = 'pg_catalog.pg_type'::pg_catalog.regclass AND conrelid = 0 AND contypid = u.oid
 				) o(class, oid)
 			)`
 
@@ -68,9 +70,17 @@ const batchesVersion = `(WITH RECURSIVE ` + family + `, ` + uses + `
 			SELECT CASE WHEN NOT EXISTS (SELECT FROM used WHERE class NOT IN ('pg_catalog.pg_class', 'pg_catalog.pg_constraint', 'pg_catalog.pg_attrdef', 'pg_catalog.pg_namespace'))
 				THEN ` + familyVersion + ` ELSE '' END)`
 
-// PinBatchesSQL fails with SQLSTATE 22P02 when the table with the OID $1 may no longer take
-// batches; $2 is the Batches of its Version. Like [PinSQL] it follows a statement that has locked
-// the table. That one does not see what comes and goes beside the table's own catalog row.
-const PinBatchesSQL = `SELECT (CASE WHEN (SELECT CASE WHEN $2 = '' THEN ` + noticedBy + ` IS NULL
-		ELSE $2 = (WITH RECURSIVE ` + family + ` SELECT ` + familyVersion + `) END FROM pg_catalog.pg_class c WHERE c.oid = $1::pg_catalog.oid)
+// PinBatchesSQL and PinUnnoticedSQL fail with SQLSTATE 22P02 when the table with the OID $1
+// may no longer take batches: the former for a table whose Version has Batches, which are
+// $2, the latter for any other. Like [PinSQL] they follow a statement that has locked the
+// table. That one does not see what comes and goes beside the table's own catalog row.
+//
+// They are not one statement, since a server sets up all parts of a statement each time
+// that it runs, whichever come to be needed, and those of the latter are large.
+const (
+	PinBatchesSQL = `SELECT (CASE WHEN (SELECT $2 = (WITH RECURSIVE ` + family + ` SELECT ` + familyVersion + `)
+		FROM pg_catalog.pg_class c WHERE c.oid = $1::pg_catalog.oid)
 	THEN '1' ELSE 'the table was changed' END)::pg_catalog.int4`
+	PinUnnoticedSQL = `SELECT (CASE WHEN (SELECT ` + noticedBy + ` IS NULL FROM pg_catalog.pg_class c WHERE c.oid = $1::pg_catalog.oid)
+	THEN '1' ELSE 'the table was changed' END)::pg_catalog.int4`
+)

@@ -71,8 +71,9 @@ type Column struct {
 	// Collation is that of the key's index where it is not the column's own, ready
 	// for an SQL text; empty otherwise.
 	Collation string
-	// Key marks the columns of the key that rows are searched by.
-	Key bool
+	// Key marks the columns of the key that rows are searched by, and Hashed those whose
+	// equality also has hashes.
+	Key, Hashed bool
 	// IdentityAlways columns refuse to be set by an UPDATE.
 	IdentityAlways bool
 	// ArrayOID is the type of arrays of TypeOID, and Delimiter what separates the
@@ -374,7 +375,10 @@ func plural(names []string) string {
 	return "s"
 }
 
-type keyColumn struct{ name, equality, collation string }
+type keyColumn struct {
+	name, equality, collation string
+	hashed                    bool
+}
 
 // keyQuery finds the columns of the index that rows are searched by: the replica
 // identity index, else the primary key unless it is deferrable
@@ -384,7 +388,11 @@ const keyQuery = `
 		SELECT a.attname, n.nspname, o.oprname, i.indexrelid, i.version,
 			(SELECT pg_catalog.quote_ident(cn.nspname) || '.' || pg_catalog.quote_ident(co.collname)
 			 FROM pg_catalog.pg_collation co JOIN pg_catalog.pg_namespace cn ON cn.oid = co.collnamespace
-			 WHERE co.oid = k.coll AND k.coll <> a.attcollation)
+			 WHERE co.oid = k.coll AND k.coll <> a.attcollation),
+			-- Whether a range or what consists of others has hashes depends on these.
+			o.oprcanhash AND oc.opcintype NOT IN ('pg_catalog.anyrange'::pg_catalog.regtype, 'pg_catalog.record'::pg_catalog.regtype,
+				'pg_catalog.anyarray'::pg_catalog.regtype, coalesce(pg_catalog.to_regtype('pg_catalog.anymultirange'), 0))
+			AND EXISTS (SELECT FROM pg_catalog.pg_amop h JOIN pg_catalog.pg_am hm ON hm.oid = h.amopmethod WHERE h.amopopr = o.oid AND hm.amname = 'hash')
 		FROM (
 			SELECT i.*, i.xmin AS version FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indrelid
 			WHERE i.indrelid = ` + theTable + ` AND i.indislive AND i.indisvalid AND i.indimmediate
@@ -409,7 +417,7 @@ const keyQuery = `
 func (t *Table) readKey(rows [][][]byte) []keyColumn {
 	key := make([]keyColumn, len(rows))
 	for i, row := range rows {
-		key[i] = keyColumn{name: string(row[0]), equality: operator(row[1], row[2]), collation: string(row[5])}
+		key[i] = keyColumn{name: string(row[0]), equality: operator(row[1], row[2]), collation: string(row[5]), hashed: string(row[6]) == "t"}
 		t.Version.Index, t.Version.IndexXID = string(row[3]), string(row[4])
 	}
 	return key
@@ -443,7 +451,7 @@ func (t *Table) chooseSearch(relation *decoder.Relation, key []keyColumn) {
 		if column.equality != "" {
 			t.Columns[position].Equality = column.equality
 		}
-		t.Columns[position].Key = true
+		t.Columns[position].Key, t.Columns[position].Hashed = true, column.hashed
 		t.Columns[position].Collation = column.collation
 	}
 	t.Search = ByKey

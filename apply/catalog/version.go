@@ -2,7 +2,8 @@ package catalog
 
 // Version identifies the definition of a table, of its columns, and of the index that
 // its rows are searched by, at the moment it was read: the catalog rows and who wrote
-// them. All members are text; "0" stands for no index. Batches is what [PinBatchesSQL] compares.
+// them. All members are text; "0" stands for no index. Batches is what [PinBatchesSQL]
+// compares; it is empty where that takes [PinUnnoticedSQL].
 type Version struct{ Table, TableXID, Columns, Index, IndexXID, Batches string }
 
 // columnsVersion is a hash of what of its columns matters for statements. Changes of

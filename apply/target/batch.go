@@ -33,6 +33,9 @@ const (
 	batchCell = 16
 	// shortBatch is how many changes are not worth more than a statement each.
 	shortBatch = 4
+	// mostElements bounds the arrays: with longer ones a row costs no less, and the server,
+	// which holds what it joins, soon more.
+	mostElements = 4096
 	// runningBatch bounds the batches of a transaction that still arrives: the target has
 	// something to do meanwhile, and little is left at the end.
 	runningBatch = 256 << 10
@@ -436,8 +439,18 @@ func (s *Session) sendInserts(b *batch, rows []int32) error {
 	return verdict(s.pipe.Copy(token, p.name, s.batches.copied))
 }
 
-// sendNet sends one statement over arrays for all of the rows.
+// sendNet sends statements over arrays for all of the rows.
 func (s *Session) sendNet(b *batch, op operation, shape shape, rows []int32) error {
+	for part := range slices.Chunk(rows, mostElements) {
+		if err := s.sendArrays(b, op, shape, part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sendArrays sends one statement over arrays.
+func (s *Session) sendArrays(b *batch, op operation, shape shape, rows []int32) error {
 	t := b.table
 	p, token := s.netStatement(b, op, shape, rows)
 	s.values, s.formats = s.values[:0], s.formats[:0]
@@ -494,6 +507,12 @@ func (s *Session) pinBatches(t *table) error {
 		return nil
 	}
 	t.batchesPinned = s.begun
-	s.values = append(s.values[:0], []byte(t.bound.Version.Table), []byte(t.bound.Version.Batches))
-	return verdict(s.pipe.Exec(s.token(opPin, t), pinBatchesStatement, s.values, nil))
+	version := &t.bound.Version
+	s.values = append(s.values[:0], []byte(version.Table))
+	statement := pinUnnoticedStatement
+	if version.Batches != "" {
+		s.values = append(s.values, []byte(version.Batches))
+		statement = pinBatchesStatement
+	}
+	return verdict(s.pipe.Exec(s.token(opPin, t), statement, s.values, nil))
 }

@@ -48,23 +48,39 @@ func mergeableTable() *table {
 
 func TestNetStatements(t *testing.T) {
 	bound := mergeableTable().bound
+	key := &bound.Columns[0]
 	ours := func(b *builder) { b.WriteString(" AND ours") }
+	sql := func(op operation, columns string) string { return netStatement(bound, op, shape(columns), ours).sql }
+
 	insert := netStatement(bound, opInsert, nil, ours)
-	require.Equal(t, `INSERT INTO "s"."t" ("id", "v", "b") OVERRIDING SYSTEM VALUE SELECT * FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2), `+
-		`pg_catalog.unnest($3)) AS pgapply_net (c0, c1, c2)`, insert.sql)
+	require.Equal(t, `INSERT INTO "s"."t" ("id", "v", "b") OVERRIDING SYSTEM VALUE SELECT pg_catalog.unnest($1) AS c0, pg_catalog.unnest($2) AS c1, pg_catalog.unnest($3) AS c2`, insert.sql)
 	require.Equal(t, []uint32{1007, 1009, 1020}, insert.types)
+
+	// The key is one column.
+	key.Hashed = true
 	update := netStatement(bound, opUpdate, shape("sus"), ours)
-	require.Equal(t, `UPDATE ONLY "s"."t" AS pgapply_row SET "id" = pgapply_net.c0, "b" = pgapply_net.c1 FROM ROWS FROM (pg_catalog.unnest($1), `+
-		`pg_catalog.unnest($2)) AS pgapply_net (c0, c1) WHERE pgapply_row."id" OPERATOR(pg_catalog.=) ANY (ARRAY[pgapply_net.c0]) AND ours`, update.sql)
+	require.Equal(t, `UPDATE ONLY "s"."t" AS pgapply_row SET "id" = pgapply_net.c0, "b" = pgapply_net.c1 `+
+		`FROM (SELECT pg_catalog.unnest($1) AS c0, pg_catalog.unnest($2) AS c1) AS pgapply_net `+
+		`WHERE pgapply_row."id" OPERATOR(pg_catalog.=) ANY ($1) AND pgapply_row."id" OPERATOR(pg_catalog.=) pgapply_net.c0 AND ours`, update.sql)
 	require.Equal(t, []parameter{{false, 0}, {false, 2}}, update.parameters)
-	require.Equal(t, `SELECT FROM ONLY "s"."t" AS pgapply_row, ROWS FROM (pg_catalog.unnest($1)) AS pgapply_net (c0) `+
-		`WHERE pgapply_row."id" OPERATOR(pg_catalog.=) ANY (ARRAY[pgapply_net.c0]) LIMIT 1`, netStatement(bound, opAbsent, nil, ours).sql)
-	bound.Columns[0].IdentityAlways = true
-	require.Contains(t, netStatement(bound, opUpdate, shape("iuu"), nil).sql, ` SET "v" = pgapply_row."v" FROM `, "nothing to set, and the key cannot be")
-	bound.Columns[0].Collation = `"x"."y"`
-	bound.Partitioned = true
-	require.Equal(t, `DELETE FROM "s"."t" AS pgapply_row USING ROWS FROM (pg_catalog.unnest($1)) AS pgapply_net (c0) `+
-		`WHERE pgapply_row."id" OPERATOR(pg_catalog.=) ANY (ARRAY[pgapply_net.c0 COLLATE "x"."y"])`, netStatement(bound, opDelete, nil, nil).sql)
+	require.Equal(t, `SELECT FROM ONLY "s"."t" AS pgapply_row WHERE pgapply_row."id" OPERATOR(pg_catalog.=) ANY ($1) LIMIT 1`, sql(opAbsent, ""))
+	require.Equal(t, `DELETE FROM ONLY "s"."t" AS pgapply_row WHERE pgapply_row."id" OPERATOR(pg_catalog.=) ANY ($1) AND ours`, sql(opDelete, ""))
+	key.IdentityAlways, key.Collation = true, `"x"."y"`
+	require.Equal(t, `UPDATE ONLY "s"."t" AS pgapply_row SET "b" = pgapply_net.c0 `+
+		`FROM (SELECT pg_catalog.unnest($1) AS c0, pg_catalog.unnest($2) AS c1) AS pgapply_net `+
+		`WHERE pgapply_row."id" OPERATOR(pg_catalog.=) ANY ($2 COLLATE "x"."y") AND pgapply_row."id" OPERATOR(pg_catalog.=) pgapply_net.c1 COLLATE "x"."y" AND ours`, sql(opUpdate, "ius"))
+	require.Contains(t, sql(opUpdate, "iuu"), ` SET "v" = pgapply_row."v" FROM `, "nothing to set, and the key cannot be")
+	require.Contains(t, sql(opDelete, ""), `ANY ($1 COLLATE "x"."y") AND`)
+
+	each := ` FROM (SELECT pg_catalog.unnest($1) AS c0) AS pgapply_net WHERE pgapply_row."id" OPERATOR(pg_catalog.=) ANY (ARRAY[pgapply_net.c0 COLLATE "x"."y"]) AND ours`
+	key.Hashed = false
+	require.Contains(t, sql(opUpdate, "iuu"), each)
+	key.Hashed, bound.Partitioned = true, true
+	require.Contains(t, sql(opUpdate, "iuu"), each)
+	require.Equal(t, `DELETE FROM "s"."t" AS pgapply_row USING`+each[len(" FROM"):], sql(opDelete, ""))
+	bound.Partitioned, key.Collation, bound.Columns[1].Key = false, "", true
+	require.Equal(t, `SELECT FROM ONLY "s"."t" AS pgapply_row, (SELECT pg_catalog.unnest($1) AS c0, pg_catalog.unnest($2) AS c1) AS pgapply_net `+
+		`WHERE pgapply_row."id" OPERATOR(pg_catalog.=) ANY (ARRAY[pgapply_net.c0]) AND pgapply_row."v" OPERATOR(pg_catalog.=) ANY (ARRAY[pgapply_net.c1]) LIMIT 1`, sql(opAbsent, ""))
 }
 
 // TestMergeable: each reason by itself keeps a change out of batches.
@@ -448,13 +464,28 @@ func TestBatchesFindRowsByKey(t *testing.T) {
 	pgtest.Exec(t, uri, `CREATE COLLATION loose (provider = icu, locale = 'und-u-ks-level2', deterministic = false)`,
 		`CREATE DOMAIN code AS text; CREATE TYPE mood AS ENUM ('1', '2', '3', '4')`,
 		`CREATE TABLE one (id int PRIMARY KEY, v text); CREATE TABLE two (a code, v text, b varchar(5), PRIMARY KEY (b, a)); CREATE TABLE en (k mood PRIMARY KEY, v text)`,
+		`CREATE TABLE spans (k int4range PRIMARY KEY, v text); CREATE TABLE domains (k code PRIMARY KEY, v text)`,
 		`CREATE TABLE own (k text NOT NULL, v text); CREATE UNIQUE INDEX own_key ON own (k COLLATE loose); ALTER TABLE own REPLICA IDENTITY USING INDEX own_key`,
 		`CREATE TABLE root (id int PRIMARY KEY, v text) PARTITION BY RANGE (id); CREATE TABLE leaf PARTITION OF root DEFAULT; CREATE TABLE other PARTITION OF root FOR VALUES FROM (3) TO (9);
 			CREATE TABLE lonely (id int PRIMARY KEY, v text) PARTITION BY RANGE (id); CREATE TABLE only_leaf PARTITION OF lonely DEFAULT`)
 	s := openFeed(t, uri)
-	for name, width := range map[string]int{"one": 2, "two": 3, "en": 2, "own": 2, "root": 2, "lonely": 2} {
-		row := func(n int) decoder.Tuple { return texts(n, "v", n)[:width] }
+	const (
+		each  = `(?s)Nested Loop.*ProjectSet.*Index (Only )?Scan.*Index Cond: .*= ANY \(+ARRAY`
+		array = `(?s)Delete.*Index Scan.*Index Cond: .*= ANY \(+\$[12]`
+		hash  = `(?s)Hash Join.*Hash Cond: .*Index Scan.*Index Cond: .*= ANY \(+\$[12].*Hash.*ProjectSet`
+	)
+	for name, plans := range map[string][2]string{
+		"one": {hash, array}, "two": {each, each}, "en": {hash, array}, "own": {hash, array}, "root": {each, each}, "lonely": {each, each},
+		"spans": {each, array}, "domains": {hash, array},
+	} {
 		relation := relationOf(t, uri, name, decoder.IdentityDefault)
+		row := func(n int) decoder.Tuple {
+			row := texts(n, "v", n)[:len(relation.Columns)]
+			if name == "spans" {
+				row[0].Data = fmt.Appendf(nil, "[%d,%[1]d]", n)
+			}
+			return row
+		}
 		if name == "own" {
 			relation.ReplicaIdentity, relation.Columns[0].Key = decoder.IdentityIndex, true
 		}
@@ -464,13 +495,14 @@ func TestBatchesFindRowsByKey(t *testing.T) {
 		require.NoError(t, f.s.finish())
 		f.s.running.open = false
 		pgtest.Exec(t, uri, `ANALYZE`)
-		for _, op := range []operation{opUpdate, opDelete} {
+		for i, op := range []operation{opUpdate, opDelete} {
 			require.NoError(t, f.apply(op, row(1), row(2), row(3), row(4)), name)
 			list := s.tables[relation.ID].nets
 			p := list[len(list)-1]
 			arguments := strings.TrimSuffix(strings.Repeat("'{}', ", len(p.parameters)), ", ")
 			plan := f.ask(fmt.Sprintf("EXPLAIN (COSTS off) EXECUTE %s(%s)", p.name, arguments))
-			require.Regexp(t, `(?s)Nested Loop.*Function Scan.*Index (Only )?Scan.*Index Cond: .*= ANY`, plan, name)
+			require.Regexp(t, plans[i], plan, name)
+			require.NotContains(t, plan, "Seq Scan", name)
 			f.abandon()
 		}
 	}
@@ -652,6 +684,23 @@ func TestBatchesAllocateLittle(t *testing.T) {
 		}
 	}) / float64(len(rows))
 	require.Less(t, perRow, 0.1)
+	f.abandon()
+}
+
+// TestManyElements are several statements, each of which must find all of its rows.
+func TestManyElements(t *testing.T) {
+	uri := pgtest.Database(t, pgtest.SharedServer(t))
+	pgtest.Exec(t, uri, `CREATE TABLE t (id int PRIMARY KEY, v text)`)
+	f := &feed{t: t, s: openFeed(t, uri), relation: relationOf(t, uri, "t", decoder.IdentityDefault)}
+	var before, after []decoder.Tuple
+	for i := range 2*mostElements + 1 {
+		before, after = append(before, texts(i, "before")), append(after, texts(i, i))
+	}
+	require.NoError(t, f.apply(opInsert, before...))
+	require.NoError(t, f.apply(opUpdate, after...))
+	require.Equal(t, fmt.Sprint(len(after)), f.ask(`SELECT count(*) FROM t WHERE v = id::text`))
+	require.NoError(t, f.apply(opDelete, after[mostElements+10]))
+	require.ErrorIs(t, f.apply(opDelete, after...), errOutOfTurn, "one of the second part is not there")
 	f.abandon()
 }
 

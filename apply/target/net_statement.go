@@ -6,23 +6,16 @@ import (
 	"pgapply/apply/catalog"
 )
 
-// netStatement is the SQL for a number of net changes of one kind. Its parameters are
-// arrays, one for each column that it sets or compares. An update sets the columns that
-// its shape says.
+// netBuilder builds a statement for a number of net changes of one kind. Its parameters
+// are arrays, one for each column that it sets or compares.
+type netBuilder struct {
+	builder
+	arrays []string // their names, in order
+}
+
+// netStatement is the SQL of one. An update sets the columns that its shape says.
 func netStatement(bound *catalog.Table, op operation, columns shape, also condition) statement {
-	b := builder{table: bound}
-	var from []string
-	element := func(column int) string {
-		for i, p := range b.parameters {
-			if p.column == column {
-				return "pgapply_net.c" + strconv.Itoa(i)
-			}
-		}
-		b.parameters = append(b.parameters, parameter{column: column})
-		from = append(from, "pg_catalog.unnest("+b.extra(bound.Columns[column].ArrayOID)+")")
-		return "pgapply_net.c" + strconv.Itoa(len(from)-1)
-	}
-	keyword := " USING "
+	b := netBuilder{builder: builder{table: bound}}
 	switch op {
 	case opCopy:
 		// Identity columns take what is given, GENERATED ALWAYS or not.
@@ -39,18 +32,16 @@ func netStatement(bound *catalog.Table, op operation, columns shape, also condit
 		b.WriteString("INSERT INTO " + bound.QualifiedName())
 		for i := range bound.Columns {
 			b.WriteString(separator(i, " (", ", ") + quote(bound.Columns[i].Name))
-			element(i)
+			b.array(i)
 		}
-		b.WriteString(") OVERRIDING SYSTEM VALUE SELECT *")
-		b.elements(" FROM ", from)
+		b.WriteString(") OVERRIDING SYSTEM VALUE " + b.elements())
 		return b.build()
 	case opUpdate:
-		keyword = " FROM "
 		b.WriteString("UPDATE " + reference(bound) + " AS " + rowAlias + " SET ")
 		count := 0
 		for i, letter := range columns {
 			if letter == 's' {
-				b.WriteString(separator(count, "", ", ") + quote(bound.Columns[i].Name) + " = " + element(i))
+				b.WriteString(separator(count, "", ", ") + quote(bound.Columns[i].Name) + " = " + b.element(i))
 				count++
 			}
 		}
@@ -58,46 +49,90 @@ func netStatement(bound *catalog.Table, op operation, columns shape, also condit
 			name := quote(bound.Columns[settable(bound)].Name)
 			b.WriteString(name + " = " + rowAlias + "." + name)
 		}
+		b.find(" FROM ", true)
 	case opAbsent:
 		b.WriteString("SELECT FROM " + reference(bound) + " AS " + rowAlias)
-		keyword, also = ", ", nil
+		b.find(", ", false)
+		b.WriteString(" LIMIT 1")
+		return b.build()
 	default:
 		b.WriteString("DELETE FROM " + reference(bound) + " AS " + rowAlias)
+		b.find(" USING ", false)
 	}
-	// ANY of one is the same as equal, but nothing that the planner could join by in
-	// another way than taking one element after the other and finding its row by the
-	// index. With a plain = it reads small tables from end to end instead, once and for
-	// all: the plan is kept while they grow. So the rows change in the batch's order, too.
-	var where string
-	for i := range bound.Columns {
-		if column := &bound.Columns[i]; column.Key {
-			where += separator(len(where), " WHERE ", " AND ") + rowAlias + "." + quote(column.Name) + " " + column.Equality + " ANY (ARRAY[" + element(i)
-			if column.Collation != "" {
-				where += " COLLATE " + column.Collation
-			}
-			where += "])"
-		}
-	}
-	b.elements(keyword, from)
-	b.WriteString(where)
 	if also != nil {
-		also(&b)
-	}
-	if op == opAbsent {
-		b.WriteString(" LIMIT 1")
+		also(&b.builder)
 	}
 	return b.build()
 }
 
-// elements writes the arrays as the rows of a table.
-func (b *builder) elements(keyword string, from []string) {
-	b.WriteString(keyword + "ROWS FROM (")
-	for i, array := range from {
-		b.WriteString(separator(i, "", ", ") + array)
+// find writes which rows are meant. It leaves the planner only ways that read no more of
+// the table than these, by the key's index, since the plan is kept while the table grows.
+// Where the key is one column that is a scan for the whole array. An update that sets
+// values joins its rows with the elements, by a hash.
+//
+// Else one element after the other looks its row up. ANY of one is the same as equal, but
+// nothing that the planner could join by: with a plain = it reads small tables from end to
+// end, once and for all. So it is on partitioned tables: a scan for the whole array would
+// be one of each partition.
+func (b *netBuilder) find(keyword string, sets bool) {
+	sole, keys := 0, 0
+	for i := range b.table.Columns {
+		if b.table.Columns[i].Key {
+			sole = i
+			keys++
+		}
 	}
-	b.WriteString(") AS pgapply_net (")
-	for i := range from {
-		b.WriteString(separator(i, "", ", ") + "c" + strconv.Itoa(i))
+	if keys == 1 && !b.table.Partitioned && (!sets || b.table.Columns[sole].Hashed) {
+		where := b.compare(sole, "ANY ("+b.array(sole), ")")
+		if sets {
+			where += " AND " + b.compare(sole, b.element(sole), "")
+			b.WriteString(keyword + "(" + b.elements() + ") AS pgapply_net")
+		}
+		b.WriteString(" WHERE " + where)
+		return
 	}
-	b.WriteString(")")
+	var where string
+	for i := range b.table.Columns {
+		if b.table.Columns[i].Key {
+			where += separator(len(where), " WHERE ", " AND ") + b.compare(i, "ANY (ARRAY["+b.element(i), "])")
+		}
+	}
+	b.WriteString(keyword + "(" + b.elements() + ") AS pgapply_net" + where)
+}
+
+// compare is the comparison of a column of the key with value, which ends with end.
+func (b *netBuilder) compare(column int, value, end string) string {
+	c := &b.table.Columns[column]
+	if c.Collation != "" {
+		value += " COLLATE " + c.Collation
+	}
+	return rowAlias + "." + quote(c.Name) + " " + c.Equality + " " + value + end
+}
+
+// number is that of the array that has the column's values.
+func (b *netBuilder) number(column int) int {
+	for i, p := range b.parameters {
+		if p.column == column {
+			return i
+		}
+	}
+	b.parameters = append(b.parameters, parameter{column: column})
+	b.arrays = append(b.arrays, b.extra(b.table.Columns[column].ArrayOID))
+	return len(b.arrays) - 1
+}
+
+func (b *netBuilder) array(column int) string { return b.arrays[b.number(column)] }
+
+// element is the column's value in one of the elements.
+func (b *netBuilder) element(column int) string {
+	return "pgapply_net.c" + strconv.Itoa(b.number(column))
+}
+
+// elements has a row for each element. All arrays are equally long.
+func (b *netBuilder) elements() string {
+	query := "SELECT"
+	for i, array := range b.arrays {
+		query += separator(i, " ", ", ") + "pg_catalog.unnest(" + array + ") AS c" + strconv.Itoa(i)
+	}
+	return query
 }

@@ -79,10 +79,13 @@ type Options struct {
 // values, nor on how large tables were when it was made: what has a key is found by it.
 func planning() map[string]string {
 	return map[string]string{
-		"plan_cache_mode":  "force_generic_plan",
-		"jit":              "off",
-		"enable_seqscan":   "off",
-		"enable_hashjoin":  "off",
+		"plan_cache_mode": "force_generic_plan",
+		"jit":             "off",
+		"enable_seqscan":  "off",
+		// Its second look at rows compares each with all elements of an array.
+		"enable_bitmapscan": "off",
+		// Hash joins are for what says so, see netStatement.
+		"enable_nestloop":  "off",
 		"enable_mergejoin": "off",
 		// 18 forgets that for the only partition of a table, but not what pages cost.
 		"seq_page_cost": "1000",
@@ -190,15 +193,16 @@ func Open(ctx context.Context, options Options) (*Session, error) {
 
 // Names of the statements that every session has.
 const (
-	beginStatement      = "begin"
-	commitStatement     = "commit"
-	rollbackStatement   = "rollback"
-	recordStatement     = "record"
-	checkStatement      = "check"
-	resetStatement      = "reset"
-	pinStatement        = "pin"
-	pinBatchesStatement = "pin_batches"
-	messageStatement    = "message"
+	beginStatement        = "begin"
+	commitStatement       = "commit"
+	rollbackStatement     = "rollback"
+	recordStatement       = "record"
+	checkStatement        = "check"
+	resetStatement        = "reset"
+	pinStatement          = "pin"
+	pinBatchesStatement   = "pin_batches"
+	pinUnnoticedStatement = "pin_unnoticed"
+	messageStatement      = "message"
 	// For prepared transactions.
 	recordPreparedStatement = "record_prepared"
 	forgetStatement         = "forget"
@@ -206,13 +210,14 @@ const (
 
 func (s *Session) prepare() error {
 	statements := map[string]string{
-		beginStatement:      "BEGIN",
-		commitStatement:     "COMMIT",
-		rollbackStatement:   "ROLLBACK",
-		checkStatement:      "SET CONSTRAINTS ALL IMMEDIATE",
-		resetStatement:      origin.ResetSQL,
-		pinStatement:        catalog.PinSQL,
-		pinBatchesStatement: catalog.PinBatchesSQL,
+		beginStatement:        "BEGIN",
+		commitStatement:       "COMMIT",
+		rollbackStatement:     "ROLLBACK",
+		checkStatement:        "SET CONSTRAINTS ALL IMMEDIATE",
+		resetStatement:        origin.ResetSQL,
+		pinStatement:          catalog.PinSQL,
+		pinBatchesStatement:   catalog.PinBatchesSQL,
+		pinUnnoticedStatement: catalog.PinUnnoticedSQL,
 	}
 	for name, sql := range statements {
 		s.pipe.Prepare(token{}, name, sql, nil)
