@@ -13,8 +13,8 @@ import (
 // Net changes. What the changes of a table come to, over one or many transactions that
 // become one target transaction, is applied by one statement over arrays for each kind:
 //
-//	change, change, change ──► batch of each table ──► DELETE .. USING unnest($1), ..
-//	                           (package merge)         UPDATE .. FROM unnest($1), unnest($2) ..
+//	change, change, change ──► batch of each table ──► DELETE .. WHERE key = ANY ($1)
+//	                           (package merge)         UPDATE .. FROM (SELECT unnest($1), unnest($2) ..)
 //	                                                   SELECT .. (keys that must not be there)
 //	                                                   COPY .. FROM STDIN
 //

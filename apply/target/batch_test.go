@@ -698,7 +698,7 @@ func TestManyElements(t *testing.T) {
 	}
 	require.NoError(t, f.apply(opInsert, before...))
 	require.NoError(t, f.apply(opUpdate, after...))
-	require.Equal(t, fmt.Sprint(len(after)), f.ask(`SELECT count(*) FROM t WHERE v = id::text`))
+	require.Equal(t, fmt.Sprint(len(after)), f.ask(`SELECT count(*) FROM public.t WHERE v = id::pg_catalog.text`))
 	require.NoError(t, f.apply(opDelete, after[mostElements+10]))
 	require.ErrorIs(t, f.apply(opDelete, after...), errOutOfTurn, "one of the second part is not there")
 	f.abandon()
