@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"go.uber.org/zap"
 
@@ -227,12 +228,22 @@ func (a *attempt) resume(ctx context.Context, subscription *state.Subscription, 
 
 // makeOrigins makes the origins of the workers, unless they are there.
 func (a *attempt) makeOrigins(ctx context.Context) error {
+	recorded, err := a.control.store.Origins(ctx)
+	if err != nil {
+		return TargetError(err)
+	}
+	names, err := origin.Names(a.session)
+	if err != nil {
+		return TargetError(err)
+	}
 	for worker := 1; worker < a.sessions(); worker++ {
 		made := state.Origin{Name: a.originOf(worker), Worker: worker}
+		if slices.ContainsFunc(recorded, func(o state.Origin) bool { return o.Name == made.Name && names[o.ID] == o.Name }) {
+			continue
+		}
 		if err := a.control.store.RegisterOrigin(ctx, made); err != nil {
 			return TargetError(err)
 		}
-		var err error
 		if made.ID, err = origin.Ensure(a.session, made.Name); err != nil {
 			return TargetError(err)
 		}

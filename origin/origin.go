@@ -70,6 +70,23 @@ func Ensure(session Session, name string) (roident uint32, err error) {
 	return uint32(number), nil
 }
 
+// Names tells the target's origins by their numbers.
+func Names(session Session) (map[uint32]string, error) {
+	rows, err := session.Query(`SELECT roident, roname FROM pg_catalog.pg_replication_origin`)
+	if err != nil {
+		return nil, fmt.Errorf("read the replication origins: %w", err)
+	}
+	names := make(map[uint32]string, len(rows))
+	for _, row := range rows {
+		number, err := strconv.ParseUint(string(row[0]), 10, 32)
+		if err != nil {
+			return nil, fmt.Errorf("read the replication origins: %w", err)
+		}
+		names[uint32(number)] = string(row[1])
+	}
+	return names, nil
+}
+
 var holder = regexp.MustCompile(`PID (\d+)`)
 
 // Acquire makes the origin this session's own. A *HeldError means that another

@@ -115,8 +115,10 @@ const (
 )
 
 // queueLength bounds the events between reader and applier. The budget bounds
-// their memory; this only keeps tiny transactions from piling up.
-const queueLength = 8192
+// their memory; this only keeps tiny transactions from piling up. It is what a publisher
+// decodes of them in a few round trips to a target that is far away: so groups grow with
+// those, and it goes on meanwhile.
+const queueLength = 32768
 
 // Stream is one run from connection to disconnection.
 type Stream struct {

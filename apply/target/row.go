@@ -183,20 +183,28 @@ type catalogs struct{ *Session }
 
 // QueryAll implements catalog.QuerierOfAll.
 func (c catalogs) QueryAll(sql []string, parameters ...string) ([][][][]byte, error) {
-	token := c.token(opAsk, nil)
-	values := make([][]byte, len(parameters))
-	for i, parameter := range parameters {
-		values[i] = []byte(parameter)
-	}
-	c.answers = nil
-	for _, query := range sql {
-		c.pipe.Prepare(token, "", query, nil)
-		if err := c.pipe.Exec(token, "", values, nil); err != nil {
-			return nil, err
-		}
+	if err := c.sendQueries(sql, parameters); err != nil {
+		return nil, err
 	}
 	err := c.drain(0)
 	return c.answers, err
+}
+
+// sendQueries sends queries with the same parameters, whose answers are to come.
+func (s *Session) sendQueries(sql, parameters []string) error {
+	token := s.token(opAsk, nil)
+	s.answers = nil
+	for _, query := range sql {
+		s.pipe.Prepare(token, "", query, nil)
+		s.values = s.values[:0]
+		for _, parameter := range parameters {
+			s.values = append(s.values, []byte(parameter))
+		}
+		if err := s.pipe.Exec(token, "", s.values, nil); err != nil {
+			return verdict(err)
+		}
+	}
+	return nil
 }
 
 // sameRelation tells whether the publisher has only repeated itself, as it does in

@@ -18,6 +18,7 @@ package target
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -230,17 +231,20 @@ func (s *Session) Encoding() string { return s.conn.ParameterStatus("server_enco
 
 // Query runs one statement of its own outside of a transaction.
 func (s *Session) Query(sql string, parameters ...string) ([][][]byte, error) {
-	rows, err := s.pipe.Query(sql, parameters...)
-	if err != nil {
-		if lost(err) {
-			return nil, verdict(err)
-		}
-		if recovered := s.pipe.Recover(); recovered != nil {
-			return nil, recovered
-		}
+	if err := s.sendQueries([]string{sql}, parameters); err != nil {
 		return nil, err
 	}
-	return rows, s.finish()
+	err := s.finish()
+	if err == nil {
+		return s.answers[0], nil
+	}
+	if connection, gone := errors.AsType[*ConnectionError](err); gone {
+		return nil, connection
+	}
+	if recovered := s.pipe.Recover(); recovered != nil {
+		return nil, recovered
+	}
+	return nil, err
 }
 
 // finish ends a unit of work and reads everything up to there.
@@ -267,17 +271,14 @@ func (s *Session) AcquireOrigin(name string, own []uint32, floor lsn.LSN) (lsn.L
 	s.pipe.Prepare(token{}, recordPreparedStatement, origin.RecordPreparedSQL, nil)
 	s.pipe.Prepare(token{}, forgetStatement, origin.ForgetPreparedSQL, nil)
 	s.pipe.Prepare(token{}, messageStatement, messageSQL, nil)
-	if err := s.finish(); err != nil {
+	rows, err := s.Query(`SELECT pg_catalog.current_setting('track_commit_timestamp')`)
+	if err != nil {
 		return 0, fmt.Errorf("prepare the session on the target: %w", err)
 	}
 	s.origin = name
 	s.own = s.own[:0]
 	for _, number := range own {
 		s.own = append(s.own, strconv.FormatUint(uint64(number), 10))
-	}
-	rows, err := s.Query(`SELECT pg_catalog.current_setting('track_commit_timestamp')`)
-	if err != nil {
-		return 0, err
 	}
 	if string(rows[0][0]) == "on" {
 		ours := s.oursSQL()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -103,6 +104,7 @@ func (p *publisher) is(rows, positions string) {
 func first(t *testing.T, s *Session, group ...*txn.Transaction) {
 	t.Helper()
 	s.Send(group)
+	s.synced = time.Now().Add(time.Hour) // however slow this machine is
 	_, done, err := s.Submit(true)
 	require.NoError(t, err)
 	require.False(t, done)
@@ -112,6 +114,7 @@ func first(t *testing.T, s *Session, group ...*txn.Transaction) {
 func TestSubmitted(t *testing.T) {
 	s, p := submitted(t)
 	for i := range 5 {
+		s.synced = time.Now().Add(time.Hour) // however slow this machine is
 		s.Send([]*txn.Transaction{p.commit(fmt.Sprintf("t %d 0", 2*i)), p.commit(fmt.Sprintf("u %d 0", 2*i+1))})
 		if i > 0 {
 			outcome, err := s.Confirm()
@@ -139,6 +142,12 @@ func TestSubmitted(t *testing.T) {
 	require.True(t, done, "nothing waits")
 	require.Equal(t, int64(1), outcome.Inserts)
 	p.is("0 1 2 3 4 5 6 7 8 9 10", "121 141 161 181 201 221")
+
+	s.synced = time.Now().Add(-syncPause)
+	s.Send([]*txn.Transaction{p.commit("t 11 0")})
+	_, done, err = s.Submit(true)
+	require.NoError(t, err)
+	require.True(t, done, "others want to know of it")
 }
 
 // TestSubmittedInVain: a group does not commit, and the one behind it, whose changes were
