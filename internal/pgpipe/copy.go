@@ -28,6 +28,9 @@ func Configure(config *pgconn.Config) {
 // Copy queues one execution of a prepared COPY .. FROM STDIN with all of its data, which
 // are copied before it returns. The connection's configuration must come from Configure.
 func (p *Pipe[T]) Copy(token T, name string, data []byte) error {
+	if p.lost != nil {
+		return p.lost
+	}
 	p.pipeline.SendQueryPrepared(name, nil, nil, nil)
 	frontend := p.conn.Frontend()
 	for len(data) > 0 {
@@ -37,10 +40,9 @@ func (p *Pipe[T]) Copy(token T, name string, data []byte) error {
 		p.unflushed += n
 		if p.unflushed >= flushAt {
 			// Not Flush: there is nothing to answer yet.
-			if err := p.pipeline.Flush(); err != nil {
-				return sending(err)
+			if err := p.flush(); err != nil {
+				return err
 			}
-			p.unflushed = 0
 		}
 	}
 	frontend.Send(&pgproto3.CopyDone{})

@@ -49,6 +49,9 @@ type Pipe[T any] struct {
 	unflushed int
 	// syncs counts the Syncs that were sent and not answered yet.
 	syncs int
+	// lost is the error with which the connection broke. pgconn then writes its farewell
+	// from a goroutine of its own, so nothing may touch the connection any more.
+	lost error
 }
 
 // New puts the connection into pipeline mode. The connection belongs to the pipe
@@ -60,12 +63,18 @@ func New[T any](conn *pgconn.PgConn) *Pipe[T] {
 // Prepare queues the preparation of a named statement. Next returns its token only
 // with an error.
 func (p *Pipe[T]) Prepare(token T, name, sql string, types []uint32) {
+	if p.lost != nil {
+		return // Flush says it
+	}
 	p.pipeline.SendPrepare(name, sql, types)
 	p.push(request[T]{token}, len(name)+len(sql))
 }
 
 // Deallocate queues the removal of a prepared statement.
 func (p *Pipe[T]) Deallocate(name string) {
+	if p.lost != nil {
+		return
+	}
 	p.pipeline.SendDeallocate(name)
 	p.push(request[T]{}, len(name))
 }
@@ -73,6 +82,9 @@ func (p *Pipe[T]) Deallocate(name string) {
 // Exec queues one execution of a prepared statement. Nil values are NULL; formats
 // are those of pgconn (none: all text). The values are copied before it returns.
 func (p *Pipe[T]) Exec(token T, name string, values [][]byte, formats []int16) error {
+	if p.lost != nil {
+		return p.lost
+	}
 	p.pipeline.SendQueryPrepared(name, values, formats, nil)
 	size := 32
 	for _, value := range values {
@@ -88,6 +100,9 @@ func (p *Pipe[T]) Exec(token T, name string, values [][]byte, formats []int16) e
 // Sync queues the end of a unit of work: the server forgets an error there and,
 // outside of a transaction block, commits. Its answer is read by Next on the way.
 func (p *Pipe[T]) Sync() {
+	if p.lost != nil {
+		return
+	}
 	p.pipeline.SendPipelineSync()
 	p.syncs++
 	p.push(request[T]{}, 5)
@@ -106,15 +121,31 @@ func (p *Pipe[T]) Waiting() int { return len(p.sent) - p.head }
 
 // Flush sends what is queued and asks the server to send all outcomes.
 func (p *Pipe[T]) Flush() error {
-	if p.unflushed == 0 {
+	switch {
+	case p.lost != nil:
+		return p.lost
+	case p.unflushed == 0:
 		return nil
 	}
-	p.unflushed = 0
 	p.pipeline.SendFlushRequest()
+	return p.flush()
+}
+
+// flush sends what is queued.
+func (p *Pipe[T]) flush() error {
+	p.unflushed = 0
 	if err := p.pipeline.Flush(); err != nil {
-		return sending(err)
+		return p.noted(fmt.Errorf("send to the target: %w", err))
 	}
 	return nil
+}
+
+// noted returns err, and keeps it if the connection is gone with it.
+func (p *Pipe[T]) noted(err error) error {
+	if err != nil && p.conn.IsClosed() {
+		p.lost = err
+	}
+	return err
 }
 
 // Next reads the outcome of the oldest statement whose outcome was not read yet;
@@ -129,13 +160,13 @@ func (p *Pipe[T]) Next() (Result[T], bool, error) {
 		p.head++
 		outcome, err := p.pipeline.GetResults()
 		if err != nil {
-			return Result[T]{Token: r.token}, true, err
+			return Result[T]{Token: r.token}, true, p.noted(err)
 		}
 		switch outcome := outcome.(type) {
 		case *pgconn.ResultReader:
 			rows := readRows(outcome)
 			tag, err := outcome.Close()
-			return Result[T]{Token: r.token, Tag: tag, Rows: rows}, true, err
+			return Result[T]{Token: r.token, Tag: tag, Rows: rows}, true, p.noted(err)
 		case *pgconn.PipelineSync:
 			p.syncs--
 		case nil:
@@ -144,8 +175,6 @@ func (p *Pipe[T]) Next() (Result[T], bool, error) {
 	}
 	return Result[T]{}, false, nil
 }
-
-func sending(err error) error { return fmt.Errorf("send to the target: %w", err) }
 
 // readRows copies the rows of a result; it allocates nothing where there are none.
 func readRows(reader *pgconn.ResultReader) (rows [][][]byte) {
@@ -215,7 +244,10 @@ var errUnread = errors.New("query on the target while outcomes of earlier statem
 // Run is Query with parameters of given types and formats, and tells the command
 // tag too.
 func (p *Pipe[T]) Run(sql string, parameters []Parameter) (*pgconn.Result, error) {
-	if p.Waiting() > 0 {
+	switch {
+	case p.lost != nil:
+		return nil, p.lost
+	case p.Waiting() > 0:
 		return nil, errUnread
 	}
 	values := make([][]byte, len(parameters))
@@ -229,20 +261,19 @@ func (p *Pipe[T]) Run(sql string, parameters []Parameter) (*pgconn.Result, error
 	}
 	p.pipeline.SendQueryParams(sql, values, types, formats, nil)
 	p.pipeline.SendFlushRequest()
-	p.unflushed = 0
-	if err := p.pipeline.Flush(); err != nil {
-		return nil, sending(err)
+	if err := p.flush(); err != nil {
+		return nil, err
 	}
 	outcome, err := p.pipeline.GetResults()
 	if err != nil {
-		return nil, err
+		return nil, p.noted(err)
 	}
 	reader, ok := outcome.(*pgconn.ResultReader)
 	if !ok {
 		return nil, fmt.Errorf("read from the target: unexpected outcome %T of a query", outcome)
 	}
 	result := reader.Read()
-	return result, result.Err
+	return result, p.noted(result.Err)
 }
 
 // Recover leaves the ignored state after an error: it sends a Sync, unless one is
@@ -259,7 +290,7 @@ func (p *Pipe[T]) Recover() error {
 	for p.syncs > 0 {
 		outcome, err := p.pipeline.GetResults()
 		if err != nil {
-			if _, ok := errors.AsType[*pgconn.PgError](err); ok {
+			if _, ok := errors.AsType[*pgconn.PgError](p.noted(err)); ok && p.lost == nil {
 				continue
 			}
 			return fmt.Errorf("read from the target: %w", err)
@@ -270,7 +301,9 @@ func (p *Pipe[T]) Recover() error {
 		case *pgconn.ResultReader:
 			// The outcome of a statement that ran before the error. Its own
 			// error, if it has one, leads to the same Sync.
-			_, _ = outcome.Close()
+			if _, err := outcome.Close(); p.noted(err) != nil && p.lost != nil {
+				return fmt.Errorf("read from the target: %w", err)
+			}
 		case nil:
 			return errors.New("read from the target: the pipeline ended before its Sync")
 		}

@@ -21,7 +21,7 @@ func open(t *testing.T) *pgpipe.Pipe[uint64] {
 	pgpipe.Configure(config)
 	conn, err := pgconn.ConnectConfig(t.Context(), config)
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, conn.Conn().Close()) })
+	t.Cleanup(func() { _ = conn.Conn().Close() }) // a test may have lost it
 	p := pgpipe.New[uint64](conn)
 	_, err = p.Query(`CREATE TABLE t (id int PRIMARY KEY)`)
 	require.NoError(t, err)
@@ -151,4 +151,29 @@ func TestManyRows(t *testing.T) {
 		read++
 	}
 	require.Equal(t, rows, read)
+}
+
+// TestLostConnection: once the server is gone, nothing touches the connection any more,
+// on which pgconn then writes its farewell, and everything says what was lost.
+func TestLostConnection(t *testing.T) {
+	p := open(t)
+	p.Prepare(1, "insert", `INSERT INTO t VALUES ($1)`, nil)
+	require.NoError(t, p.Exec(2, "insert", text("1"), nil))
+	_, _, err := p.Next()
+	require.NoError(t, err)
+	p.Prepare(3, "end", `SELECT pg_terminate_backend(pg_backend_pid())`, nil)
+	require.NoError(t, p.Exec(3, "end", nil, nil))
+	_, _, err = p.Next()
+	require.Error(t, err)
+	for range 100 {
+		p.Prepare(4, "again", `SELECT 1`, nil)
+		p.Deallocate("again")
+		p.Sync()
+		require.Equal(t, err, p.Exec(4, "insert", text("2"), nil))
+		require.Equal(t, err, p.Copy(4, "insert", []byte("2\n")))
+		require.Equal(t, err, p.Flush())
+		_, queried := p.Query(`SELECT 1`)
+		require.Equal(t, err, queried)
+		require.ErrorIs(t, p.Recover(), err)
+	}
 }
