@@ -83,6 +83,9 @@ func (g *generator) disturb(t *table, u int) bool {
 	t.pinned = true
 	for _, name := range append(t.stored(), t.name) {
 		g.script.local[name] = true
+		for _, r := range g.script.renames {
+			g.script.local[r.from.ReplaceAllLiteralString(name, r.to)] = true
+		}
 	}
 	s := &session{} // where each statement commits
 	defer g.release(s)

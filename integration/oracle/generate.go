@@ -146,7 +146,11 @@ func (g *generator) settings() {
 	}
 	g.use("odd settings")
 	for range 3 {
-		set(pick(g, []place{onBoth, onPublisher, onTargets}), pick(g, []string{
+		where := pick(g, []place{onBoth, onPublisher, onTargets})
+		if g.servers.Target < 15 {
+			where = onTargets // the native subscription of 14 takes values as the publisher's settings write them
+		}
+		set(where, pick(g, []string{
 			`datestyle = ''SQL, DMY''`, `datestyle = ''German''`, `intervalstyle = sql_standard`, `intervalstyle = iso_8601`,
 			`extra_float_digits = -5`, `bytea_output = escape`, `timezone = ''Asia/Kathmandu''`, `search_path = ''nowhere''`,
 			`default_transaction_isolation = serializable`, `quote_all_identifiers = on`,
