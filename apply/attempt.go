@@ -63,8 +63,8 @@ type attempt struct {
 
 func (a *attempt) run(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
-		a.openSpool, a.refuseTarget, a.enabled, a.connectPublisher, a.refuseSource, a.refuseSlot, a.refuseRows, a.lock, a.enabled, a.fence,
-		a.openSession, a.settleSlot, a.copyFirst, a.openWorkers, a.joinTables, a.settleSet, a.warnOfSideEffects,
+		a.openSpool, a.refuseTarget, a.enabled, a.connectPublisher, a.refuseSource, a.refuseSlot, a.refuseTables, a.lock, a.enabled, a.fence,
+		a.createTables, a.openSession, a.settleSlot, a.copyFirst, a.openWorkers, a.joinTables, a.settleSet, a.warnOfSideEffects,
 	} {
 		if err := step(ctx); err != nil {
 			return err
@@ -505,6 +505,9 @@ func (a *attempt) supervise(ctx context.Context, s *stream.Stream) error {
 	}
 	if cause := context.Cause(running); ctx.Err() == nil && (errors.Is(cause, errNews) || errors.Is(cause, errCalmOver)) {
 		return cause // if something has failed as well, it will again
+	}
+	if trouble, ok := errors.AsType[*Error](context.Cause(running)); ok && err == nil && ctx.Err() == nil {
+		return trouble // of syncTables
 	}
 	return err
 }

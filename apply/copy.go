@@ -3,17 +3,13 @@ package apply
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strings"
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
 	"go.uber.org/zap"
 
 	"pgapply/apply/state"
 	"pgapply/apply/tablesync"
-	"pgapply/apply/target"
 	"pgapply/internal/lsn"
 	"pgapply/internal/source"
 	"pgapply/origin"
@@ -53,68 +49,6 @@ func (o *Options) entering(table state.Member, known lsn.LSN) state.Table {
 // the tables follow as those do that are added later.
 func (a *attempt) copiesFirst() bool {
 	return a.options.CopyData && (!a.options.TwoPhase || a.publisher.Version() >= 15_00_00)
-}
-
-// refuseRows refuses to begin with tables that have rows on the target already, unless it
-// was said what becomes of them. It comes before anything is changed on either end.
-func (a *attempt) refuseRows(ctx context.Context) error {
-	if !a.options.CopyData || !a.options.CreateSlot || a.options.IfNotEmpty == "append" || a.control.store != nil {
-		return nil
-	}
-	if known, err := state.OpenExisting(ctx, a.control.conn, a.options.Name); err == nil {
-		subscription, err := known.Subscription(ctx)
-		if err != nil || subscription != nil {
-			return targetErrorOrNil(err)
-		}
-	}
-	tables, err := a.wantedTables(ctx)
-	if err != nil {
-		return SourceError(err)
-	}
-	conn, err := target.Connect(ctx, target.Connection{
-		URI: a.options.Target, Passfile: a.options.TargetPassfile, ApplicationName: a.options.Name + ":look", SynchronousCommit: "off",
-	})
-	if err != nil {
-		return TargetError(err)
-	}
-	defer func() { _ = conn.Close(ctx) }()
-	filled, err := tablesync.NotEmpty(looker{ctx, conn}, a.toCopy(tables))
-	if err != nil {
-		return TargetError(err)
-	}
-	if len(filled) == 0 {
-		return nil
-	}
-	var names []string
-	for _, f := range filled {
-		names = append(names, fmt.Sprintf("%s (about %d rows)", f.Table, f.Rows))
-	}
-	list := strings.ToValidUTF8(strings.Join(names, ", "), "?")
-	switch {
-	case a.options.IfNotEmpty == "truncate" && a.options.Confirmed:
-		a.log.Warn("the rows that the target has are removed: " + list)
-		return nil
-	case a.options.IfNotEmpty == "truncate":
-		return refused("repeat with --yes", "--if-not-empty truncate removes rows from these tables of the target: %s", list)
-	}
-	return refused("empty them, or say --if-not-empty truncate --yes to have that done, --if-not-empty append to keep their rows beside the copied ones, "+
-		"or --copy-data=false if they hold the publisher's rows already", "tables that are to be copied are not empty on the target: %s", list)
-}
-
-// looker asks the target.
-type looker struct {
-	ctx  context.Context //nolint:containedctx // it lives as long as one call
-	conn *pgconn.PgConn
-}
-
-// Query implements origin.Session.
-func (l looker) Query(sql string, parameters ...string) ([][][]byte, error) {
-	values := make([][]byte, len(parameters))
-	for i, parameter := range parameters {
-		values[i] = []byte(parameter)
-	}
-	result := l.conn.ExecParams(l.ctx, sql, values, nil, nil, nil).Read()
-	return result.Rows, result.Err
 }
 
 // copyFirst copies the tables with which a subscription begins, before its stream. What

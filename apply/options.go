@@ -37,6 +37,9 @@ type Options struct {
 	// CopyData copies each table when it enters the subscription. Without it the target's
 	// rows are taken for the publisher's.
 	CopyData bool
+	// CopySchema creates on the target, through pg_dump, what it lacks of the published
+	// tables.
+	CopySchema bool
 	// Tables chooses among the published ones.
 	Tables TableFilter
 	// AutoRefresh takes in a table that is published later, when its first change comes.

@@ -3,6 +3,7 @@ package operate
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -63,6 +64,7 @@ func gatherPublisher(ctx context.Context, conn *source.Conn, identity source.Ide
 	if p.published, err = conn.Published(ctx, f.options.Publications); err != nil {
 		return nil, err
 	}
+	p.published = slices.DeleteFunc(p.published, func(t source.Published) bool { return !f.options.Tables.Has(t.Schema, t.Name) })
 	if p.slot, err = conn.Slot(ctx, f.options.SlotName()); err != nil {
 		return nil, err
 	}

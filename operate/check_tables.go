@@ -4,12 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
 
 	"pgapply/apply/catalog"
 	"pgapply/apply/schema"
+	"pgapply/apply/state"
 	"pgapply/internal/source"
 )
 
@@ -180,10 +182,18 @@ func checkMismatch(f *facts, t *tableFacts) []Finding {
 	switch {
 	case t.Mismatch == nil || t.Schema == "pgapply":
 		return nil
+	case t.Mismatch.Missing && f.options.CopySchema && !f.begun(t):
+		return ok(t.name(), "the target lacks it: --copy-schema creates it")
 	case t.Mismatch.Missing && f.options.MissingTable == "skip":
 		return warning(t.name(), "create it on the target if its changes are wanted: --missing-table skip leaves them out", "%s", t.Mismatch)
 	}
 	return failure(t.name(), t.Mismatch.Hint, "%s", t.Mismatch)
+}
+
+// begun tells whether the rows of a table are, or were, on the target: it is not created
+// again without them.
+func (f *facts) begun(t *tableFacts) bool {
+	return slices.Contains(f.target.begun, state.Member(t.Table))
 }
 
 // checkIdentity asks how rows are found that are updated or deleted.

@@ -40,6 +40,8 @@ type targetFacts struct {
 	// that somebody has committed.
 	prepared []state.Prepared
 	decided  []string
+	// begun are the tables that took part, or are copied.
+	begun []state.Member
 }
 
 type targetRights struct {
@@ -154,6 +156,9 @@ func (f *targetFacts) gatherState(ctx context.Context, session *targetSession, o
 		return nil
 	}
 	if f.decided, err = store.CommittedByHand(ctx); err != nil {
+		return err
+	}
+	if f.begun, err = store.Begun(ctx); err != nil {
 		return err
 	}
 	if f.holder, err = store.LockHolder(ctx); err != nil {

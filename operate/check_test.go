@@ -96,6 +96,10 @@ func TestCheckOfTables(t *testing.T) {
 			source: keyed + `; create publication p for table t`, change: func(o *apply.Options) { o.MissingTable = "skip" },
 			begin: "warning public.t: ", parts: []string{`"public.t" does not exist`, "--missing-table skip"},
 		},
+		"missing table to be created": {
+			source: keyed + `; create publication p for table t`, change: func(o *apply.Options) { o.CopySchema = true },
+			begin: "ok public.t: ", parts: []string{"--copy-schema creates it"},
+		},
 		"a view": {
 			source: keyed + `; create publication p for table t`, target: `create view t as select 1 as a`,
 			change: func(o *apply.Options) { o.MissingTable = "skip" },

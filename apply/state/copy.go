@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
+
 	"pgapply/internal/lsn"
 )
 
@@ -16,7 +18,7 @@ import (
 //
 //	init ─ CopyStarting ─► copying ─ CopiedSQL ─► ready                       (first set)
 //	  ▲                       │  └── CopiedSQL ─► copied ─ SetReady ─► ready   (later ones)
-//	  └───── CopyFailed, AbandonSet ───────────────┘
+//	  └───── CopyFailed, CatchUpFailed, AbandonSet ┘
 
 // ForgetTables takes all tables off the list, for a subscription that begins.
 func (s *Store) ForgetTables(ctx context.Context) error {
@@ -57,6 +59,16 @@ func (s *Store) CopyFailed(ctx context.Context, table Member, reason string) err
 	return err
 }
 
+// CatchUpFailed records why a copied table could not take the changes since then. again
+// has it copied once more, so that others of its set need not wait for it.
+func (s *Store) CatchUpFailed(ctx context.Context, table Member, reason string, again bool) error {
+	_, err := s.exec(ctx, "record the failed changes of a table", `UPDATE pgapply.subscription_table SET last_error = $4,
+		state = CASE WHEN $5 THEN 'i' ELSE state END, state_lsn = CASE WHEN $5 THEN NULL ELSE state_lsn END
+		WHERE subscription = $1 AND schema_name = `+fromBytes("$2")+` AND table_name = `+fromBytes("$3")+` AND state IN ('f', 's')`,
+		[]byte(table.Schema), []byte(table.Name), strings.ToValidUTF8(reason, "?"), again)
+	return err
+}
+
 // Copied is the outcome of a table's copy.
 type Copied struct {
 	Table       Member
@@ -89,7 +101,7 @@ func literal(text string) string {
 // applied everything before the position, and so have they.
 func (s *Store) SetReady(ctx context.Context, position lsn.LSN) error {
 	_, err := s.exec(ctx, "hand over the copied tables", `UPDATE pgapply.subscription_table
-		SET state = 'r', state_lsn = $2::text::pg_lsn WHERE subscription = $1 AND state IN ('f', 's')`, position.String())
+		SET state = 'r', state_lsn = $2::text::pg_lsn, last_error = NULL WHERE subscription = $1 AND state IN ('f', 's')`, position.String())
 	return err
 }
 
@@ -148,4 +160,11 @@ func split(tables []Member) (schemas, names [][]byte) {
 		schemas[i], names[i] = []byte(table.Schema), []byte(table.Name)
 	}
 	return schemas, names
+}
+
+// Begun lists the tables that took part, or are copied: their rows are not all to come.
+// Names are in the encoding of the control session.
+func (s *Store) Begun(ctx context.Context) ([]Member, error) {
+	return rows(ctx, s, "list the copied tables", pgx.RowToStructByPos[Member],
+		`SELECT schema_name, table_name FROM pgapply.subscription_table WHERE subscription = $1 AND state NOT IN ('i', 'd')`)
 }

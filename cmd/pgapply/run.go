@@ -73,6 +73,7 @@ func (v *verb) engineFlags(options *apply.Options) {
 	})
 	v.group("Initial copy", func(flags *pflag.FlagSet) {
 		flags.BoolVar(&options.CopyData, "copy-data", options.CopyData, "copy each table when it enters the subscription; false takes the target's rows for the publisher's")
+		flags.BoolVar(&options.CopySchema, "copy-schema", options.CopySchema, "create on the target what it lacks of the published tables, through pg_dump")
 		flags.IntVar(&options.TableJobs, "table-jobs", options.TableJobs, "`N` tables, or parts of large ones, are copied at a time")
 		flags.Var(size{&options.SplitLargerThan}, "split-tables-larger-than", "`SIZE` on the publisher from which on a table is copied in parts; 0 for never")
 		flags.StringVar(&options.IfNotEmpty, "if-not-empty", options.IfNotEmpty, "`ACTION` where the target's table has rows: error, truncate (with --yes), or append")
