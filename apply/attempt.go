@@ -64,7 +64,7 @@ type attempt struct {
 func (a *attempt) run(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
 		a.openSpool, a.refuseTarget, a.enabled, a.connectPublisher, a.refuseSource, a.refuseSlot, a.refuseTables, a.lock, a.enabled, a.fence,
-		a.createTables, a.openSession, a.settleSlot, a.copyFirst, a.openWorkers, a.joinTables, a.settleSet, a.warnOfSideEffects,
+		a.createTables, a.openSession, a.settleSlot, a.copyFirst, a.makeLeftIndexes, a.openWorkers, a.joinTables, a.settleSet, a.warnOfSideEffects,
 	} {
 		if err := step(ctx); err != nil {
 			return err

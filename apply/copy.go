@@ -3,6 +3,7 @@ package apply
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"time"
 
@@ -84,22 +85,10 @@ func (a *attempt) copyTables(ctx context.Context, tables []state.Table, on *snap
 	a.engine.copying(progress)
 	defer a.engine.copying(nil)
 	ended := a.reportCopy(len(tables), progress)
-	summary, err := tablesync.Copy(ctx, tablesync.Options{
-		Source: a.options.Source, SourcePassfile: a.options.SourcePassfile,
-		Target: a.options.Target, TargetPassfile: a.options.TargetPassfile,
-		ApplicationName: a.options.Name + ":copy",
-		Publications:    a.options.Publications,
-		Snapshot:        on.name,
-		Jobs:            a.options.TableJobs, SplitLargerThan: a.options.SplitLargerThan,
-		Binary: true, Analyze: a.options.Analyze,
-		Subscription: a.options.Name,
-		Origin: func(job int) string {
-			return origin.CopyName(a.options.Name, a.control.target.DatabaseOID, job)
-		},
-		Fence: a.writerFence(),
-		State: &copyRecorder{store: a.control.store, log: a.log, becomes: becomes, point: on.point},
-		Log:   a.log,
-	}, a.toCopy(tables), progress)
+	options := a.copyOptions()
+	options.Snapshot = on.name
+	options.State = &copyRecorder{store: a.control.store, log: a.log, becomes: becomes, point: on.point}
+	summary, err := tablesync.Copy(ctx, options, a.toCopy(tables), progress)
 	ended()
 	var first error
 	for _, table := range summary.Tables {
@@ -109,13 +98,38 @@ func (a *attempt) copyTables(ctx context.Context, tables []state.Table, on *snap
 			first = table.Err
 		}
 	}
-	switch {
-	case err != nil:
+	if err != nil {
 		return copied, copyError(err)
-	case first != nil && a.options.OnError != "retry":
+	}
+	if err := a.makeIndexes(ctx); err != nil {
+		return copied, err
+	}
+	if first != nil && a.options.OnError != "retry" {
 		return copied, &Error{Class: Conflict, Err: first, Hint: copyHint(first)}
 	}
 	return copied, nil
+}
+
+// copyOptions are what copies of tables have in common.
+func (a *attempt) copyOptions() tablesync.Options {
+	options := tablesync.Options{
+		Source: a.options.Source, SourcePassfile: a.options.SourcePassfile,
+		Target: a.options.Target, TargetPassfile: a.options.TargetPassfile,
+		ApplicationName: a.options.Name + ":copy",
+		Publications:    a.options.Publications,
+		Jobs:            a.options.TableJobs, SplitLargerThan: a.options.SplitLargerThan,
+		Binary: true, Analyze: a.options.Analyze,
+		Subscription: a.options.Name,
+		Origin: func(job int) string {
+			return origin.CopyName(a.options.Name, a.control.target.DatabaseOID, job)
+		},
+		Fence: a.writerFence(),
+		Log:   a.log,
+	}
+	if a.options.DeferIndexes {
+		options.Indexes = indexRecorder{a.control.store}
+	}
+	return options
 }
 
 // toCopy says how to begin with each of the tables.
@@ -162,6 +176,17 @@ func copyError(err error) error {
 	}
 	return TargetError(err)
 }
+
+// indexHint is copyHint for an index that could not be made.
+func indexHint(err error) string {
+	if failed, ok := errors.AsType[*tablesync.IndexError](err); ok {
+		return failed.Hint
+	}
+	return ""
+}
+
+// printable is a name in the encoding of the target's database for people to read.
+func printable(name string) string { return strings.ToValidUTF8(name, "?") }
 
 func copyHint(err error) string {
 	if failed, ok := errors.AsType[*tablesync.TableError](err); ok {

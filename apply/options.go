@@ -54,6 +54,9 @@ type Options struct {
 	// SplitLargerThan is the size in bytes on the publisher from which on a table is
 	// copied in parts; 0 never splits.
 	SplitLargerThan int64
+	// DeferIndexes drops the secondary indexes of empty tables that are copied, and makes
+	// them again afterwards.
+	DeferIndexes bool
 	// Analyze collects the planner's statistics of each copied table.
 	Analyze bool
 	// Streaming of transactions in progress: "off", "on" or "parallel". What the

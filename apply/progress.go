@@ -1,7 +1,6 @@
 package apply
 
 import (
-	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -39,7 +38,7 @@ func copyStatus(progress *tablesync.Progress) *state.Copy {
 			status.Done++
 		default:
 			status.Running = append(status.Running, state.CopyTable{
-				Table: strings.ToValidUTF8(table.Schema+"."+table.Name, "?"),
+				Table: printable(table.Schema + "." + table.Name),
 				Rows:  table.Rows, Bytes: table.Bytes, EstimatedRows: max(table.EstimatedRows, 0), Parts: table.Parts, PartsDone: table.PartsDone,
 			})
 		}
@@ -75,7 +74,7 @@ func (a *attempt) reportCopy(tables int, progress *tablesync.Progress) (ended fu
 		<-done
 		for _, table := range progress.Tables() {
 			if table.Err == nil && !table.Finished.IsZero() {
-				a.log.Info("copied a table", zap.String("table", strings.ToValidUTF8(table.Schema+"."+table.Name, "?")), zap.Int64("rows", table.Rows),
+				a.log.Info("copied a table", zap.String("table", printable(table.Schema+"."+table.Name)), zap.Int64("rows", table.Rows),
 					zap.Int64("bytes", table.Bytes), zap.Float64("seconds", table.Finished.Sub(table.Started).Seconds()))
 			}
 		}

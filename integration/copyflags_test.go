@@ -90,3 +90,41 @@ func readable(t *testing.T) *cluster.Cluster {
 	}
 	return pgtest.Start(t, pgtest.OnMajor(major))
 }
+
+// TestDeferIndexes: indexes are dropped for the copy, and a process that is killed before
+// it has made them again loses none.
+func TestDeferIndexes(t *testing.T) {
+	l := newLink(t)
+	l.both(`CREATE TABLE a (id int PRIMARY KEY, v text, n int, CONSTRAINT one UNIQUE (n) DEFERRABLE)`, `CREATE INDEX by_v ON a (v)`,
+		`CREATE TABLE b (id int PRIMARY KEY, v text)`, `CREATE INDEX b_by_v ON b (lower(v))`)
+	l.onSource(`INSERT INTO a SELECT g, 'v' || g, g FROM generate_series(1, 5000) g`, `INSERT INTO b VALUES (1, 'x')`, `CREATE PUBLICATION p FOR ALL TABLES`)
+	indexes := `SELECT indexdef FROM pg_indexes WHERE schemaname = 'public' ORDER BY 1`
+	before := l.same(indexes)
+
+	// Table b holds the copy up when that of a is done.
+	holder := session(t, l.target)
+	holder(`BEGIN; LOCK TABLE b IN SHARE MODE`)
+	p := l.spawn("--copy-data", "--defer-indexes", "--table-jobs", "1")
+	pgtest.WaitFor(t, l.target, `SELECT string_agg(t.state::text, '' ORDER BY table_name) FROM pgapply.subscription_table t`, "rd")
+	require.Equal(t, "by_v|one", pgtest.Query(t, l.target, `SELECT string_agg(index_name, '|' ORDER BY index_name) FROM pgapply.deferred_index`))
+	require.Equal(t, "0", pgtest.Query(t, l.target, `SELECT count(*) FROM pg_class WHERE relname IN ('by_v', 'one')`))
+	p.kill()
+	holder(`ROLLBACK`)
+
+	l.start(copying) // without the flag
+	pgtest.WaitFor(t, l.target, `SELECT string_agg(t.state::text, '' ORDER BY table_name) FROM pgapply.subscription_table t`, "rr")
+	require.Equal(t, before, pgtest.Query(t, l.target, indexes))
+	require.Equal(t, "0", pgtest.Query(t, l.target, `SELECT count(*) FROM pgapply.deferred_index`))
+	l.same(`SELECT * FROM a ORDER BY id`)
+	l.same(`SELECT * FROM b ORDER BY id`)
+
+	// A table that is copied again beside the stream.
+	l.stop()
+	l.start(copying, func(o *apply.Options) { o.DeferIndexes = true })
+	l.onTarget(`UPDATE a SET v = 'spoilt'`)
+	_, err := operate.Resync(t.Context(), operate.Endpoints{Name: l.name, Target: l.target}, []string{"a"}, true)
+	require.NoError(t, err)
+	pgtest.WaitFor(t, l.target, `SELECT string_agg(t.state::text, '' ORDER BY table_name) || (SELECT count(*) FROM a WHERE v = 'spoilt') FROM pgapply.subscription_table t`, "rr0")
+	require.Equal(t, before, pgtest.Query(t, l.target, indexes))
+	l.same(`SELECT * FROM a ORDER BY id`)
+}

@@ -46,8 +46,15 @@ func (s *Store) dropSchema(ctx context.Context, tx pgx.Tx) (kept string, err err
 	if runners > 0 {
 		return "a runner of another subscription is starting", nil
 	}
+	var deferred int
+	if err := tx.QueryRow(ctx, `SELECT count(*) FROM pgapply.deferred_index`).Scan(&deferred); err != nil {
+		return "", err
+	}
+	if deferred > 0 {
+		return fmt.Sprintf("table pgapply.deferred_index holds the definitions of indexes that a copy has dropped (%d): make them again, then delete them there", deferred), nil
+	}
 	kept, err = attempt(ctx, tx, `DROP TABLE pgapply.message, pgapply.progress, pgapply.conflict, pgapply.runner, pgapply.origin,
-		pgapply.subscription_table, pgapply.subscription, pgapply.version`)
+		pgapply.deferred_index, pgapply.subscription_table, pgapply.subscription, pgapply.version`)
 	if err != nil || kept != "" {
 		return kept, err
 	}

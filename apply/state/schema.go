@@ -147,7 +147,9 @@ ALTER TABLE pgapply.progress ADD COLUMN gid text;
 // before it is created on, and sync_lsn up to where its tables have the publisher's
 // changes. Whoever changes from outside which tables there are, or wants one copied
 // again, raises tables_version. existing_rows says what becomes of the rows that the
-// target's table holds when its copy begins.
+// target's table holds when its copy begins. Indexes that were dropped for the time of a
+// copy are in deferred_index from the transaction that drops them to the one that makes
+// them again; they outlive the subscription.
 const version4 = `
 ALTER TABLE pgapply.subscription
 	ADD COLUMN tables_version int8 NOT NULL DEFAULT 0,
@@ -156,6 +158,14 @@ ALTER TABLE pgapply.subscription
 ALTER TABLE pgapply.subscription_table
 	ADD COLUMN existing_rows text NOT NULL DEFAULT 'refuse' CHECK (existing_rows IN ('refuse', 'remove', 'keep', 'kept')),
 	ADD COLUMN copy_seconds  float8 NOT NULL DEFAULT 0;
+CREATE TABLE pgapply.deferred_index (
+	subscription text NOT NULL,
+	schema_name  text NOT NULL,
+	table_name   text NOT NULL,
+	index_name   text NOT NULL,
+	definition   text NOT NULL,
+	PRIMARY KEY (subscription, schema_name, table_name, index_name)
+);
 `
 
 // migrationLock serialises those who create, migrate or drop the schema. The

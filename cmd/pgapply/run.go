@@ -78,6 +78,7 @@ func (v *verb) engineFlags(options *apply.Options) {
 		flags.Var(size{&options.SplitLargerThan}, "split-tables-larger-than", "`SIZE` on the publisher from which on a table is copied in parts; 0 for never")
 		flags.StringVar(&options.IfNotEmpty, "if-not-empty", options.IfNotEmpty, "`ACTION` where the target's table has rows: error, truncate (with --yes), or append")
 		flags.BoolVar(&options.Confirmed, "yes", options.Confirmed, "confirm --if-not-empty truncate")
+		flags.BoolVar(&options.DeferIndexes, "defer-indexes", options.DeferIndexes, "drop secondary indexes and unique constraints of empty tables for the time of their copy, and make them again with --table-jobs")
 		flags.BoolVar(&options.Analyze, "analyze", options.Analyze, "collect the planner's statistics of each copied table")
 	})
 	v.group("How to apply", func(flags *pflag.FlagSet) {
