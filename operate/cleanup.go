@@ -36,8 +36,10 @@ const (
 type Removal struct {
 	Subscription string `json:"subscription"`
 	// Slot is the recorded slot, empty when there is none or it is to be kept.
-	Slot    string   `json:"slot,omitempty"`
-	Origins []string `json:"origins"`
+	Slot string `json:"slot,omitempty"`
+	// SyncSlot is that of tables that are being copied, likewise.
+	SyncSlot string   `json:"sync_slot,omitempty"`
+	Origins  []string `json:"origins"`
 	// Prepared are the prepared transactions on the target, the oldest first, which are
 	// committed or rolled back as the options say.
 	Prepared []state.Prepared `json:"-"`
@@ -58,6 +60,9 @@ func (r *Removal) Plan() string {
 	parts := []string{}
 	if r.Slot != "" {
 		parts = append(parts, fmt.Sprintf("replication slot %q on the publisher", r.Slot))
+	}
+	if r.SyncSlot != "" {
+		parts = append(parts, fmt.Sprintf("replication slot %q on the publisher, of tables that are being copied", r.SyncSlot))
 	}
 	if len(r.Origins) > 0 {
 		parts = append(parts, fmt.Sprintf("replication origins %s on the target", strings.Join(r.Origins, ", ")))
@@ -83,7 +88,7 @@ func (r *Removal) remains(format string, arguments ...any) {
 	r.Remains = append(r.Remains, fmt.Sprintf(format, arguments...))
 }
 
-// Cleanup takes a subscription away: its slot on the publisher, then its prepared
+// Cleanup takes a subscription away: its slots on the publisher, then its prepared
 // transactions and its replication origins, then its state on the target; with the
 // last subscription the schema pgapply. Rows that were replicated stay. In this order a cleanup
 // that failed half-way can be run again, and the state names what is left to the
@@ -193,7 +198,7 @@ func (c *cleanup) look(ctx context.Context) (err error) {
 	server := c.target.server
 	if sub := c.subscription; sub != nil {
 		if !c.options.KeepSlot {
-			c.removal.Slot = sub.SlotName
+			c.removal.Slot, c.removal.SyncSlot = sub.SlotName, sub.SyncSlot
 		}
 		c.copied = sub.TargetSystemID != server.SystemID || sub.TargetDatabaseOID != server.DatabaseOID
 	}
@@ -263,7 +268,7 @@ func dropByHand(slot string) string {
 }
 
 func (c *cleanup) run(ctx context.Context) error {
-	if err := c.dropSlot(ctx); err != nil {
+	if err := c.dropSlots(ctx); err != nil {
 		return err
 	}
 	if err := c.removal.endPrepared(ctx, c.target); err != nil {
@@ -295,69 +300,97 @@ func (c *cleanup) run(ctx context.Context) error {
 	return nil
 }
 
-// dropSlot drops the recorded slot, after proof that it is the one.
-func (c *cleanup) dropSlot(ctx context.Context) error {
+// dropSlots drops the recorded slots, after proof that they are the ones.
+func (c *cleanup) dropSlots(ctx context.Context) error {
 	sub := c.subscription
 	if sub == nil {
 		return nil
 	}
-	byHand := dropByHand(sub.SlotName)
+	slots := []string{sub.SlotName}
+	if sub.SyncSlot != "" {
+		slots = append(slots, sub.SyncSlot)
+	}
 	if c.options.KeepSlot {
-		c.removal.remains("replication slot %q on the publisher, which keeps WAL until it is dropped: %s", sub.SlotName, byHand)
+		for _, slot := range slots {
+			c.removal.remains("replication slot %q on the publisher, which keeps WAL until it is dropped: %s", slot, dropByHand(slot))
+		}
 		return nil
 	}
+	var byHand []string
+	for _, slot := range slots {
+		byHand = append(byHand, dropByHand(slot))
+	}
 	goOn := fmt.Sprintf("repeat with --keep-slot to clean the target only; the slot then stays and keeps WAL until somebody runs, "+
-		"in database %q of the publisher: %s", sub.Source.Database, byHand)
+		"in database %q of the publisher: %s", sub.Source.Database, strings.Join(byHand, "; "))
 	if c.options.Source == "" {
 		return &apply.Error{
 			Class: apply.Configuration, Hint: "set --source, or " + goOn,
-			Err: fmt.Errorf("no publisher given, and slot %q is to be dropped there", sub.SlotName),
+			Err: fmt.Errorf("no publisher given, and slot %s is to be dropped there", quoted(slots)),
 		}
 	}
 	conn, identity, err := c.options.openSource(ctx)
 	if err != nil {
 		typed := apply.SourceError(err)
-		typed.Err = fmt.Errorf("nothing was removed: slot %q, %s and the state remain: %w",
-			sub.SlotName, counted(int64(len(c.origins)), "replication origin"), err)
+		typed.Err = fmt.Errorf("nothing was removed: slot %s, %s and the state remain: %w",
+			quoted(slots), counted(int64(len(c.origins)), "replication origin"), err)
 		typed.Hint = goOn
 		return typed
 	}
 	defer closeSource(conn)
 	if identity.SystemID != sub.Source.SystemID || identity.Database != sub.Source.Database {
 		return refused("give the publisher's --source, or "+goOn,
-			"--source is database %q of system %s, and slot %q was recorded in database %q of system %s",
-			identity.Database, identity.SystemID, sub.SlotName, sub.Source.Database, sub.Source.SystemID)
+			"--source is database %q of system %s, and slot %s was recorded in database %q of system %s",
+			identity.Database, identity.SystemID, quoted(slots), sub.Source.Database, sub.Source.SystemID)
 	}
-	return c.dropSlotAt(ctx, conn, goOn)
+	found := make([]*source.Slot, len(slots))
+	for i, slot := range slots {
+		if found[i], err = c.droppable(ctx, conn, slot, goOn); err != nil {
+			return err
+		}
+	}
+	for i, slot := range slots {
+		if err := c.dropSlot(ctx, conn, slot, found[i]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-func (c *cleanup) dropSlotAt(ctx context.Context, conn *source.Conn, goOn string) error {
-	sub := c.subscription
-	slot, err := conn.Slot(ctx, sub.SlotName)
+// droppable looks at a recorded slot, and refuses to drop what is not it, or is in use.
+func (c *cleanup) droppable(ctx context.Context, conn *source.Conn, name, goOn string) (*source.Slot, error) {
+	slot, err := conn.Slot(ctx, name)
 	switch {
 	case err != nil:
-		return apply.SourceError(err)
+		return nil, apply.SourceError(err)
 	case slot == nil:
-		c.removal.did("replication slot %q is not on the publisher any more", sub.SlotName)
-		return nil
-	case slot.Type != "logical" || slot.Plugin != "pgoutput" || slot.Database != sub.Source.Database:
-		return refused(goOn, "slot %q on the publisher is not the recorded one: it is %s, plugin %q, database %q",
+		return nil, nil //nolint:nilnil // nothing to drop
+	case slot.Type != "logical" || slot.Plugin != "pgoutput" || slot.Database != c.subscription.Source.Database:
+		return nil, refused(goOn, "slot %q on the publisher is not the recorded one: it is %s, plugin %q, database %q",
 			slot.Name, slot.Type, slot.Plugin, slot.Database)
 	case slot.Active:
 		who := fmt.Sprintf("process %d", slot.ActivePID)
 		if holder, err := conn.SlotHolder(ctx, slot.Name); err == nil && holder != nil {
 			who = holder.String()
 		}
-		busy := refused("stop what uses it; a runner that was killed lets go of it within the publisher's wal_sender_timeout",
+		busy := refused("stop what uses it; a runner that was killed lets go of it within the publisher's wal_sender_timeout, "+
+			"or, where the slot was being made, when the transactions have ended that it waits for",
 			"slot %q on the publisher is in use by %s", slot.Name, who)
 		busy.Retryable = true
-		return busy
+		return nil, busy
 	}
-	err = conn.DropSlot(ctx, slot.Name)
+	return slot, nil
+}
+
+func (c *cleanup) dropSlot(ctx context.Context, conn *source.Conn, name string, slot *source.Slot) error {
+	if slot == nil {
+		c.removal.did("replication slot %q is not on the publisher any more", name)
+		return nil
+	}
+	err := conn.DropSlot(ctx, name)
 	if _, missing := errors.AsType[*source.SlotMissingError](err); err != nil && !missing {
 		return apply.SourceError(err)
 	}
-	c.removal.did("dropped replication slot %q on the publisher", slot.Name)
+	c.removal.did("dropped replication slot %q on the publisher", name)
 	return nil
 }
 

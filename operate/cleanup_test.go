@@ -13,6 +13,7 @@ import (
 	"pgapply/internal/lsn"
 	"pgapply/internal/pgtest"
 	"pgapply/internal/source"
+	"pgapply/origin"
 )
 
 func (b *bed) cleanup(change ...func(*CleanupOptions)) (*Removal, error) {
@@ -102,6 +103,30 @@ func TestCleanupGoesOnWhereItFailed(t *testing.T) {
 	removal, err = b.cleanup()
 	require.NoError(t, err)
 	require.Equal(t, fmt.Sprintf("replication slot %q is not on the publisher any more", b.slot), removal.Done[0])
+	require.Equal(t, "0 slots, 0 origins, 0 schemas", b.leftovers())
+}
+
+// The slot of tables that were being copied goes with the subscription's.
+func TestCleanupDropsTheSlotOfTheCopy(t *testing.T) {
+	b := sharedBed(t)
+	store := b.complete()
+	require.NoError(t, store.BeginSet(t.Context(), b.slot+"_sync"))
+	require.NoError(t, store.MakeOrigin(t.Context(), state.Origin{Name: origin.CopyName("orders", b.where.DatabaseOID, 0), Worker: -1}))
+	removal, err := b.cleanup(keepSlot, func(o *CleanupOptions) { o.Source = "" }, unconfirmed)
+	requireClass(t, err, apply.Refused, "--yes")
+	require.NotContains(t, removal.Plan(), "slot")
+	pgtest.Exec(t, b.source, `select pg_create_logical_replication_slot('`+b.slot+`_sync', 'pgoutput')`)
+	require.Equal(t, "2 slots, 3 origins, 1 schemas", b.leftovers())
+	_, err = b.cleanup(func(o *CleanupOptions) { o.Source = nowhere(t) })
+	requireClass(t, err, apply.Source, fmt.Sprintf("nothing was removed: slot %q, %q, 3 replication origins", b.slot, b.slot+"_sync"), b.slot+"_sync')")
+
+	removal, err = b.cleanup(unconfirmed)
+	requireClass(t, err, apply.Refused, "--yes")
+	require.Contains(t, removal.Plan(), fmt.Sprintf("replication slot %q on the publisher, of tables that are being copied", b.slot+"_sync"))
+	removal, err = b.cleanup()
+	require.NoError(t, err)
+	require.Contains(t, removal.Done, fmt.Sprintf("dropped replication slot %q on the publisher", b.slot+"_sync"))
+	require.Contains(t, removal.Done, fmt.Sprintf("dropped replication origin %q", origin.CopyName("orders", b.where.DatabaseOID, 0)))
 	require.Equal(t, "0 slots, 0 origins, 0 schemas", b.leftovers())
 }
 
