@@ -37,6 +37,7 @@ func crashes(t *testing.T, few int) int {
 type load struct {
 	t       *testing.T
 	source  string
+	do      func(ctx context.Context, conn *pgconn.PgConn, random *rand.Rand, writer int, number *int) error
 	units   chan struct{}
 	writers sync.WaitGroup
 	issued  int
@@ -78,15 +79,21 @@ func (l *link) streamEarly() {
 func (l *link) startLoad(writers int) *load {
 	l.t.Helper()
 	w := &load{t: l.t, source: l.source, units: make(chan struct{}, 1<<20)}
+	w.do = w.unit
+	w.start(writers)
+	return w
+}
+
+// start lets the writers begin with what was issued.
+func (w *load) start(writers int) {
 	ctx, cancel := context.WithCancel(context.Background())
 	for writer := range writers {
 		w.writers.Go(func() { w.write(ctx, writer) })
 	}
-	l.t.Cleanup(func() {
+	w.t.Cleanup(func() {
 		cancel()
 		w.writers.Wait()
 	})
-	return w
 }
 
 // issue gives the writers more units of work.
@@ -156,7 +163,7 @@ func (w *load) write(ctx context.Context, writer int) {
 				conn, err = pgconn.Connect(ctx, w.source)
 			}
 			if err == nil {
-				err = w.unit(ctx, conn, random, writer, &number)
+				err = w.do(ctx, conn, random, writer, &number)
 			}
 			if err == nil || ctx.Err() != nil {
 				break
