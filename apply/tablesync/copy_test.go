@@ -44,21 +44,23 @@ func TestPublishedPart(t *testing.T) {
 	e := twoEnds(t)
 	e.both(`create table filtered (id int primary key, v text)`, `create table unfiltered (id int primary key)`, `create table narrow (a int primary key, b int, c int)`,
 		`create table clash (a int primary key, b int)`,
-		`create table parent (id int primary key)`, `create table child () inherits (parent)`, `create table none ()`)
+		`create table parent (id int primary key)`, `create table child () inherits (parent)`, `create table none ()`, `create table empty ()`)
 	pgtest.Exec(t, e.publisher, `create table computed (id int primary key, twice int generated always as (id * 2) stored)`,
 		`create table root (id int primary key, v text) partition by range (id)`, `create table low partition of root for values from (0) to (100)`,
 		`create table high (v text, id int not null)`, `alter table root attach partition high for values from (100) to (1000)`,
-		`create publication p for table filtered where (id < 10), unfiltered where (id < 10), narrow (c, a), clash (a), computed, root where (id % 2 = 0), only parent, none
+		`create table wider ()`, `insert into wider default values`, `insert into wider default values`, `insert into wider default values`,
+		`create publication p for table filtered where (id < 10), unfiltered where (id < 10), narrow (c, a), clash (a), computed, root where (id % 2 = 0), only parent, none, empty, wider
 			with (publish_via_partition_root, publish = 'delete', publish_generated_columns = stored)`,
 		`create publication q for table filtered where (id > 95), unfiltered, clash`,
 		`insert into filtered select i, 'x' from generate_series(1, 100) i`, `insert into unfiltered select generate_series(1, 100)`,
 		`insert into narrow values (1, 2, 3)`, `insert into computed values (4)`, `insert into root select i * 10, 'v' from generate_series(0, 99) i`,
 		`insert into parent values (1)`, `insert into child values (2)`, `insert into none default values`, `insert into none default values`)
-	pgtest.Exec(t, e.target, `create table computed (id int primary key, twice int)`, `create table root (v text, id bigint primary key)`)
+	pgtest.Exec(t, e.target, `create table computed (id int primary key, twice int)`, `create table root (v text, id bigint primary key)`,
+		`create table wider (id int generated always as identity, v text default 'default', twice int generated always as (7) stored)`)
 	e.options.Publications = []string{"p", "q"}
 	for _, limit := range []int64{0, 1} {
 		e.options.SplitLargerThan = limit
-		e.copyAgain("filtered", "unfiltered", "narrow", "computed", "root", "parent", "child", "none")
+		e.copyAgain("filtered", "unfiltered", "narrow", "computed", "root", "parent", "child", "none", "empty", "wider")
 		require.Equal(t, "1|9|96|100", e.query(`select min(id), count(*) filter (where id < 10), min(id) filter (where id > 9), max(id) from filtered`))
 		require.Equal(t, "100", e.query(`select count(*) from unfiltered`))
 		require.Equal(t, "1||3", e.query(`select * from narrow`))
@@ -66,7 +68,8 @@ func TestPublishedPart(t *testing.T) {
 		require.Equal(t, "100|0|990|v", e.query(`select count(*), min(id), max(id), max(v) from root`))
 		require.Equal(t, "1", e.query(`select id from only parent`))
 		require.Equal(t, "0", e.query(`select count(*) from child`))
-		require.Equal(t, "2", e.query(`select count(*) from none`))
+		require.Equal(t, "2|0", e.query(`select count(*), (select count(*) from empty) from none`))
+		require.Equal(t, "3|default|7", e.query(`select count(distinct id), max(v), max(twice) from wider`))
 	}
 	summary, err := e.copy("clash", "child")
 	require.NoError(t, err)

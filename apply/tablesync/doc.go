@@ -7,7 +7,8 @@
 //
 // The bytes of COPY TO go into COPY FROM as they are: nothing here looks at a row. A
 // table goes in one part, which is one transaction on the target, or, when it is large,
-// in several that are ranges of its pages.
+// in several that are ranges of its pages. Of a table that is published without columns
+// only the number of rows is known, and made of the target's defaults.
 //
 // The package knows no subscription and no stream: which tables, on which snapshot, what
 // their states are before and after, and what follows are decided above it. It tells a

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -235,14 +236,16 @@ func (j *job) empty(t *table) error {
 }
 
 // cleanSQL removes all rows. A foreign key of another table forbids TRUNCATE, and is not
-// checked for DELETE in a session that replicates.
+// checked for DELETE in a session that replicates. Either waits for prepared transactions
+// that have written to the table: their rows would come afterwards.
 func (t *table) cleanSQL() string {
 	only := "ONLY "
 	if t.local.kind == "p" {
 		only = ""
 	}
 	if t.local.referenced {
-		return "DELETE FROM " + only + quote(t.Schema, t.Name)
+		name := only + quote(t.Schema, t.Name)
+		return "LOCK TABLE " + name + " IN SHARE ROW EXCLUSIVE MODE; DELETE FROM " + name
 	}
 	return "TRUNCATE " + only + quote(t.Schema, t.Name)
 }
@@ -268,10 +271,11 @@ func (j *job) copyPart(ctx context.Context, w work) error {
 			return failed(t.Table, &p, Target, err)
 		}
 	}
-	if err := j.reader.Copy(p.copyOut(t.published, t.binary)); err != nil {
-		return failed(t.Table, &p, Publisher, err)
+	carry := j.pipe
+	if len(t.published.Columns) == 0 {
+		carry = j.repeat
 	}
-	rows, bytes, err := j.pipe(t, &p)
+	rows, bytes, err := carry(t, &p)
 	if err != nil {
 		return err
 	}
@@ -297,6 +301,9 @@ func (j *job) copyPart(ctx context.Context, w work) error {
 // pipe carries the rows over. What failed first is the reason, whatever it brought about
 // at the other end.
 func (j *job) pipe(t *table, p *part) (rows, bytes int64, err error) {
+	if err := j.reader.Copy(p.copyOut(t.published, t.binary)); err != nil {
+		return 0, 0, failed(t.Table, p, Publisher, err)
+	}
 	var counted int64 // like bytes, under the lock of the progress
 	data := readAhead(j.reader, j.buffers, func(rows, n int64) {
 		t.progress.update(func(p *TableProgress) {
@@ -322,6 +329,22 @@ func (j *job) pipe(t *table, p *part) (rows, bytes int64, err error) {
 			zap.String("schema", t.Schema), zap.String("table", t.Name), zap.Int64("sent", rows), zap.Int64("taken", taken))
 	}
 	return rows, bytes, nil
+}
+
+// repeat makes as many rows as there are, of a table that is published without columns.
+func (j *job) repeat(t *table, p *part) (rows, bytes int64, err error) {
+	answer, err := j.reader.Query(p.count(t.published))
+	if err != nil {
+		return 0, 0, failed(t.Table, p, Publisher, err)
+	}
+	if rows, err = strconv.ParseInt(string(answer[0][0]), 10, 64); err != nil {
+		return 0, 0, failed(t.Table, p, Publisher, err)
+	}
+	if err := j.session.exec(insert(t.published, rows)); err != nil {
+		return 0, 0, failed(t.Table, p, Target, err)
+	}
+	t.progress.update(func(p *TableProgress) { p.Rows += rows })
+	return rows, 0, nil
 }
 
 // copied tells the Recorder within the open transaction.

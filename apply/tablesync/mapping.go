@@ -117,8 +117,6 @@ func fit(table Table, published *source.CopyTable, l *local) error {
 	case len(generated) > 0:
 		return refuse(`logical replication target relation "%s.%s" has incompatible generated column%s: %s`,
 			table.Schema, table.Name, plural(generated), strings.Join(generated, ", "))
-	case len(published.Columns) == 0 && len(l.columns) > 0:
-		return refuse(`table "%s.%s" is published without columns, and the target's has some: its rows cannot be copied`, table.Schema, table.Name)
 	}
 	return nil
 }

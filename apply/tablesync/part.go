@@ -69,11 +69,11 @@ func splitPages(whole part, storage source.Storage, limit int64) []part {
 	return parts
 }
 
-// copyOut is the publisher's statement for a part. Only a plain table without a filter
-// takes the short form: it refuses partitioned and foreign tables and generated columns
-// (tablesync.c, copy_table).
+// copyOut is the publisher's statement for a part of a table that has columns. Only a
+// plain table without a filter takes the short form: it refuses partitioned and foreign
+// tables and generated columns (tablesync.c, copy_table).
 func (p *part) copyOut(table *source.CopyTable, binary bool) string {
-	short := p.oid == table.OID && !p.partitioned && !p.pages && table.Filter == "" && len(table.Columns) > 0
+	short := p.oid == table.OID && !p.partitioned && !p.pages && table.Filter == ""
 	names := make([]string, len(table.Columns))
 	for i, column := range table.Columns {
 		names[i] = quote(column.Name)
@@ -83,13 +83,28 @@ func (p *part) copyOut(table *source.CopyTable, binary bool) string {
 	if list := strings.Join(names, ", "); short {
 		what = quote(p.table.Schema, p.table.Name) + " (" + list + ")"
 	} else {
-		only := "ONLY "
-		if p.partitioned {
-			only = ""
-		}
-		what = "(SELECT " + list + " FROM " + only + quote(p.table.Schema, p.table.Name) + p.where(table.Filter) + ")"
+		what = "(SELECT " + list + p.rows(table.Filter) + ")"
 	}
 	return "COPY " + what + " TO STDOUT" + format(binary)
+}
+
+// count is the publisher's statement for a part of a table without columns, of whose rows
+// nothing is to be known but how many there are.
+func (p *part) count(table *source.CopyTable) string {
+	return "SELECT pg_catalog.count(*)" + p.rows(table.Filter)
+}
+
+// insert is the target's statement for it: what it has of columns takes the defaults.
+func insert(table *source.CopyTable, rows int64) string {
+	return fmt.Sprintf("INSERT INTO %s SELECT FROM pg_catalog.generate_series(1, %d)", quote(table.Schema, table.Name), rows)
+}
+
+func (p *part) rows(filter string) string {
+	only := "ONLY "
+	if p.partitioned {
+		only = ""
+	}
+	return " FROM " + only + quote(p.table.Schema, p.table.Name) + p.where(filter)
 }
 
 func (p *part) where(filter string) string {
@@ -113,15 +128,11 @@ func (p *part) where(filter string) string {
 
 // copyIn is the target's statement.
 func copyIn(table *source.CopyTable, binary bool) string {
-	list := ""
-	if len(table.Columns) > 0 {
-		names := make([]string, len(table.Columns))
-		for i, column := range table.Columns {
-			names[i] = quote(column.Name)
-		}
-		list = " (" + strings.Join(names, ", ") + ")"
+	names := make([]string, len(table.Columns))
+	for i, column := range table.Columns {
+		names[i] = quote(column.Name)
 	}
-	return "COPY " + quote(table.Schema, table.Name) + list + " FROM STDIN" + format(binary)
+	return "COPY " + quote(table.Schema, table.Name) + " (" + strings.Join(names, ", ") + ") FROM STDIN" + format(binary)
 }
 
 func format(binary bool) string {

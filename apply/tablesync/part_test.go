@@ -26,8 +26,8 @@ func TestStatements(t *testing.T) {
 	require.Equal(t, `COPY (SELECT "g" FROM ONLY "s""1"."t") TO STDOUT`, whole[0].copyOut(&generated, false))
 	bare := *table
 	bare.Columns = nil
-	require.Equal(t, `COPY (SELECT  FROM ONLY "s""1"."t") TO STDOUT`, whole[0].copyOut(&bare, false))
-	require.Equal(t, `COPY "s""1"."t" FROM STDIN`, copyIn(&bare, false))
+	require.Equal(t, `SELECT pg_catalog.count(*) FROM ONLY "s""1"."t"`, whole[0].count(&bare))
+	require.Equal(t, `INSERT INTO "s""1"."t" SELECT FROM pg_catalog.generate_series(1, 3)`, insert(&bare, 3))
 
 	root := filtered
 	root.Partitioned = true
