@@ -37,9 +37,15 @@ const (
 	longestSetPause = time.Minute
 )
 
+// halvedPause is how often it is looked whether a prepared transaction has ended.
+const halvedPause = time.Second
+
 // near is how many bytes of the publisher's WAL the copied tables may be behind the
 // stream when it stops for them.
 const near = 16 << 20
+
+// far is how many bytes they may be behind when the stream starts, which waits for them.
+const far = 4 * near
 
 // syncSlotName is the slot of the copy set.
 func (o *Options) syncSlotName() string {
@@ -49,7 +55,8 @@ func (o *Options) syncSlotName() string {
 }
 
 // settleSet looks at what an earlier attempt has left of a copy set: copied tables are
-// handed over to the stream, and others begin again.
+// handed over to the stream, and others begin again. Whatever keeps it from that does not
+// hold up the stream: syncTables goes on with the set.
 func (a *attempt) settleSet(ctx context.Context) error {
 	subscription, err := a.control.store.Subscription(ctx)
 	if err != nil {
@@ -72,19 +79,25 @@ func (a *attempt) settleSet(ctx context.Context) error {
 		a.log.Warn("the slot of the copied tables is gone: they are copied again", zap.String("slot", subscription.SyncSlot))
 		return a.abandonSet(ctx, subscription.SyncSlot)
 	}
-	prepared, err := a.control.store.Prepared(ctx, a.preparedPrefix())
+	halved, err := a.halved(ctx)
 	if err != nil {
-		return TargetError(err)
-	}
-	if len(prepared) > 0 || subscription.SyncLSN > a.known {
-		return nil // syncTables goes on with them
-	}
-	if err := a.catchUp(ctx, subscription.SyncSlot, subscription.SyncLSN, a.known); err != nil {
-		if lostSet(err) {
-			a.log.Warn("the copied tables cannot catch up: they are copied again", zap.Error(err))
-			return a.abandonSet(ctx, subscription.SyncSlot)
-		}
 		return err
+	}
+	if halved || subscription.SyncLSN > a.known || a.known > subscription.SyncLSN+far {
+		return nil
+	}
+	reached, err := a.catchUp(ctx, subscription.SyncSlot, subscription.SyncLSN, a.known)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return err
+	case lostSet(err):
+		a.log.Warn("the copied tables cannot catch up: they are copied again", zap.Error(err))
+		return a.abandonSet(ctx, subscription.SyncSlot)
+	case err != nil:
+		a.log.Warn("the copied tables cannot catch up now: the stream goes on without them", zap.Error(err))
+		return nil
+	case reached > a.known:
+		return nil
 	}
 	if err := a.control.store.SetReady(ctx, a.known); err != nil {
 		return TargetError(err)
@@ -95,22 +108,44 @@ func (a *attempt) settleSet(ctx context.Context) error {
 	if err := a.endSet(ctx, a.publisher, subscription.SyncSlot); err != nil {
 		return err
 	}
-	_, err = a.readMembers(ctx)
-	return err
+	return a.abandonSet(ctx, "") // of a set that was cut short
 }
 
-func lostSet(err error) bool { return ClassOf(err) == SlotLost }
+func lostSet(err error) bool { return err != nil && ClassOf(err) == SlotLost }
 
-// abandonSet begins anew with all tables that are not ready.
+// halved tells whether a transaction is prepared on the target, or was committed there by
+// hand, and the publisher has not said yet how it ends. What it did to tables that were
+// not ready is left out of it, and comes to them as a whole when it ends.
+func (a *attempt) halved(ctx context.Context) (bool, error) {
+	prepared, err := a.control.store.Prepared(ctx, a.preparedPrefix())
+	if err != nil {
+		return false, TargetError(err)
+	}
+	decided, err := a.control.store.CommittedByHand(ctx)
+	if err != nil {
+		return false, TargetError(err)
+	}
+	return len(prepared)+len(decided) > 0, nil
+}
+
+// abandonSet begins anew with all tables that are not ready. A slot that is in use stays
+// for syncTables: the publisher's process that was making it for a runner that is gone may
+// wait for old transactions, which must not hold up the stream.
 func (a *attempt) abandonSet(ctx context.Context, slot string) error {
 	if err := a.control.store.AbandonSet(ctx); err != nil {
 		return TargetError(err)
 	}
-	if err := a.endSet(ctx, a.publisher, slot); err != nil {
+	if _, err := a.readMembers(ctx); err != nil || slot == "" {
 		return err
 	}
-	_, err := a.readMembers(ctx)
-	return err
+	found, err := a.publisher.Slot(ctx, slot)
+	if err != nil {
+		return SourceError(err)
+	}
+	if found != nil && found.Active && a.end() == 0 {
+		return nil
+	}
+	return a.endSet(ctx, a.publisher, slot)
 }
 
 // endSet drops the slot of a set, and forgets it.
@@ -118,11 +153,19 @@ func (a *attempt) endSet(ctx context.Context, publisher *source.Conn, slot strin
 	if slot == "" {
 		return nil
 	}
-	err := publisher.DropSlot(ctx, slot)
-	if _, missing := errors.AsType[*source.SlotMissingError](err); err != nil && !missing {
-		return SourceError(err)
+	if err := dropAny(ctx, publisher, slot); err != nil {
+		return err
 	}
 	return targetErrorOrNil(a.control.store.EndSet(ctx))
+}
+
+// dropAny drops a slot if it is there, once nobody uses it any more.
+func dropAny(ctx context.Context, publisher *source.Conn, slot string) error {
+	err := publisher.DropSlot(ctx, slot)
+	if _, missing := errors.AsType[*source.SlotMissingError](err); err == nil || missing {
+		return nil
+	}
+	return SourceError(err)
 }
 
 // syncTables copies, beside the stream, the tables that are not ready, and returns
@@ -143,6 +186,7 @@ func (a *attempt) syncTables(ctx context.Context, s *stream.Stream) error {
 			return errNews // another attempt begins anew with the set
 		}
 		trouble := classify(err)
+		a.blame(ctx, trouble)
 		if trouble.Class == Conflict && !trouble.Retryable && a.options.OnError != "retry" {
 			return trouble
 		}
@@ -153,6 +197,38 @@ func (a *attempt) syncTables(ctx context.Context, s *stream.Stream) error {
 		}
 	}
 	return nil
+}
+
+// blame records a change that a copied table did not take when it was to catch up, with
+// that table. Others of its set need not wait for it: it is copied again after them. By
+// itself it keeps its rows, and tries the change again, for somebody may mend it.
+func (a *attempt) blame(ctx context.Context, trouble *Error) {
+	failed, ok := errors.AsType[*target.TransactionError](trouble)
+	if !ok || trouble.Retryable {
+		return
+	}
+	if failed.Conflict != nil {
+		id, _, err := a.control.store.RecordConflict(ctx, *failed.Conflict)
+		if err != nil {
+			a.log.Warn("record the conflict", zap.Error(err))
+		} else if id != 0 {
+			trouble.Hint = fmt.Sprintf("see `pgapply conflicts show %d`, then %s", id, trouble.Hint)
+		}
+	}
+	tables, err := a.control.store.Tables(ctx)
+	if err != nil {
+		return // that will be noticed elsewhere
+	}
+	copied := inState(tables, state.TableFinishedCopy, state.TableSyncDone)
+	for _, table := range copied {
+		if table.Schema+"."+table.Name != failed.Relation {
+			continue
+		}
+		if err := a.control.store.CatchUpFailed(ctx, table.Member, trouble.Error(), len(copied) > 1); err != nil {
+			a.log.Warn("record the table's error", zap.Error(err))
+		}
+		return
+	}
 }
 
 // errNotCopied says that tables are still wanted; why is recorded with them.
@@ -175,44 +251,55 @@ func (a *attempt) syncOnce(ctx context.Context, s *stream.Stream) (done bool, er
 		// starts over without it first.
 		wanted := slices.DeleteFunc(inState(tables, state.TableInit, state.TableDataSync), a.member.takesPart)
 		if len(wanted) == 0 {
+			if slot != "" {
+				return false, a.endSetAlone(ctx, slot)
+			}
 			return false, nil
 		}
-		slot = a.options.syncSlotName()
 		if reached, err = a.copySet(ctx, slot, wanted); err != nil {
 			return false, err
 		}
+		slot = a.options.syncSlotName()
 	}
 	return true, a.follow(ctx, s, slot, reached)
 }
 
-// copySet makes a slot and copies tables on its snapshot. It returns where the slot
-// begins, or errNotCopied if none of the tables was copied.
-func (a *attempt) copySet(ctx context.Context, slot string, tables []state.Table) (lsn.LSN, error) {
-	session, err := a.openSync(ctx, "copy", nil)
-	if err != nil {
-		return 0, err
-	}
-	tables, err = a.mayCopy(ctx, session, tables)
-	session.Close()
-	if err != nil {
-		return 0, err
-	}
-	if len(tables) == 0 {
-		return 0, errNotCopied
-	}
+// copySet makes a slot and copies tables on its snapshot; left is the slot of an earlier
+// set. It returns where the slot begins, or errNotCopied if none of the tables was copied.
+func (a *attempt) copySet(ctx context.Context, left string, tables []state.Table) (lsn.LSN, error) {
 	publisher, err := a.connectSync(ctx)
 	if err != nil {
 		return 0, err
 	}
 	on := &snapshot{conn: publisher}
 	defer on.close()
+	if err := a.endSet(ctx, publisher, left); err != nil {
+		return 0, err
+	}
+	if tables, err = a.stillPublished(ctx, publisher, tables); err != nil {
+		return 0, err
+	}
+	session, release, err := a.openSync(ctx, "copy", nil)
+	if err != nil {
+		return 0, err
+	}
+	tables, err = a.mayCopy(ctx, session, tables)
+	release()
+	if err != nil {
+		return 0, err
+	}
+	if len(tables) == 0 {
+		return 0, errNotCopied
+	}
+	slot := a.options.syncSlotName()
+	if stranger, err := publisher.Slot(ctx, slot); err != nil {
+		return 0, SourceError(err)
+	} else if stranger != nil {
+		return 0, refused("drop it on the publisher if nobody needs it, or use another --name or --slot",
+			"tables are to be copied on a replication slot %q, and the publisher has another one of that name", slot)
+	}
 	if err := a.control.store.BeginSet(ctx, slot); err != nil {
 		return 0, TargetError(err)
-	}
-	if err := publisher.DropSlot(ctx, slot); err != nil {
-		if _, missing := errors.AsType[*source.SlotMissingError](err); !missing {
-			return 0, SourceError(err)
-		}
 	}
 	a.log.Info("create a slot to copy tables on; this waits for the transactions that run or are prepared on the publisher now, in any database",
 		zap.String("slot", slot), zap.Int("tables", len(tables)))
@@ -248,6 +335,33 @@ func (a *attempt) endSetAlone(ctx context.Context, slot string) error {
 	return a.endSet(ctx, publisher, slot)
 }
 
+// stillPublished leaves out, and says so, the tables that are not published any more.
+func (a *attempt) stillPublished(ctx context.Context, publisher *source.Conn, tables []state.Table) ([]state.Table, error) {
+	published, err := publisher.Tables(ctx, a.options.Publications)
+	if err != nil {
+		return nil, SourceError(err)
+	}
+	var still []state.Table
+	for _, table := range tables {
+		if slices.ContainsFunc(published, func(p source.Table) bool { return state.Member(p) == table.Member }) {
+			still = append(still, table)
+			continue
+		}
+		if err := a.leaveOut(ctx, table, "it is not published any more: `pgapply refresh` takes it out of the subscription"); err != nil {
+			return nil, err
+		}
+	}
+	return still, nil
+}
+
+// leaveOut says why a table is not copied.
+func (a *attempt) leaveOut(ctx context.Context, table state.Table, reason string) error {
+	if reason != table.LastError {
+		a.log.Warn("a table cannot be copied", zap.String("table", table.Text), zap.String("reason", reason))
+	}
+	return targetErrorOrNil(a.control.store.CopyFailed(ctx, table.Member, reason))
+}
+
 // mayCopy leaves out, and says why, the tables whose rows on the target nobody has
 // decided about.
 func (a *attempt) mayCopy(ctx context.Context, session *target.Session, tables []state.Table) ([]state.Table, error) {
@@ -278,11 +392,8 @@ func (a *attempt) mayCopy(ctx context.Context, session *target.Session, tables [
 			may = append(may, table)
 			continue
 		}
-		if reason != table.LastError {
-			a.log.Warn("a table cannot be copied", zap.String("table", table.Text), zap.String("reason", reason))
-		}
-		if err := a.control.store.CopyFailed(ctx, table.Member, reason); err != nil {
-			return nil, TargetError(err)
+		if err := a.leaveOut(ctx, table, reason); err != nil {
+			return nil, err
 		}
 	}
 	return may, nil
@@ -295,21 +406,21 @@ func (a *attempt) follow(ctx context.Context, s *stream.Stream, slot string, rea
 		if !ok {
 			return ctx.Err()
 		}
-		if err := a.catchUp(ctx, slot, reached, goal); err != nil {
+		var err error
+		if reached, err = a.catchUp(ctx, slot, reached, goal); err != nil {
 			return err
 		}
-		if err := a.control.store.SetSynchronized(ctx, goal); err != nil {
+		if err := a.control.store.SetSynchronized(ctx, reached); err != nil {
 			return TargetError(err)
 		}
-		reached = goal
-		prepared, err := a.control.store.Prepared(ctx, a.preparedPrefix())
+		halved, err := a.halved(ctx)
 		if err != nil {
-			return TargetError(err)
+			return err
 		}
-		if len(prepared) == 0 && s.Progress().Applied < reached+near {
+		if !halved && s.Progress().Applied < reached+near {
 			return nil
 		}
-		if len(prepared) > 0 && !sleep(ctx, waitPause) {
+		if halved && !sleep(ctx, halvedPause) {
 			return ctx.Err()
 		}
 	}
@@ -329,40 +440,48 @@ func (a *attempt) passed(ctx context.Context, s *stream.Stream, position lsn.LSN
 }
 
 // catchUp applies to the copied tables what committed on the publisher from one position
-// on up to the other.
-func (a *attempt) catchUp(ctx context.Context, slot string, from, to lsn.LSN) error {
+// on up to the other, and returns up to where they have it: that is further where an
+// earlier attempt came further.
+func (a *attempt) catchUp(ctx context.Context, slot string, from, to lsn.LSN) (reached lsn.LSN, err error) {
 	if to <= from {
-		return nil
+		return from, nil
 	}
 	tables, err := a.control.store.Tables(ctx)
 	if err != nil {
-		return TargetError(err)
+		return 0, TargetError(err)
 	}
 	member := newMembers(a.log)
 	member.set(theirs(tables))
-	session, err := a.openSync(ctx, "sync", member)
+	session, release, err := a.openSync(ctx, "sync", member)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	defer session.Close()
+	defer release()
 	if err := a.makeCopyOrigins(ctx); err != nil {
-		return err
+		return 0, err
 	}
 	progress, err := a.acquireFrom(ctx, session, origin.CopyName(a.options.Name, a.control.target.DatabaseOID, 0), from, a.waitBeside)
 	if err != nil {
-		return err
+		return 0, err
+	}
+	start := max(progress, from)
+	if start >= to {
+		return start, targetErrorOrNil(a.control.store.SetReached(ctx, start))
 	}
 	publisher, err := a.connectSync(ctx)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer func() { _ = publisher.Close() }()
-	start := max(progress, from)
+	streaming := "on"
+	if a.streaming() == "off" {
+		streaming = "off"
+	}
 	var feed *source.Stream
 	err = a.waitBeside(ctx, func() (string, error) {
 		var err error
 		feed, err = publisher.StartStream(ctx, source.StreamOptions{
-			Slot: slot, Start: start, Publications: a.options.Publications, Streaming: "on", Binary: a.options.Binary, Origin: a.options.Origin,
+			Slot: slot, Start: start, Publications: a.options.Publications, Streaming: streaming, Binary: a.options.Binary, Origin: a.options.Origin,
 		})
 		if busy, ok := errors.AsType[*source.SlotBusyError](err); ok {
 			return busy.Error(), nil
@@ -370,7 +489,7 @@ func (a *attempt) catchUp(ctx context.Context, slot string, from, to lsn.LSN) er
 		return "", err
 	})
 	if err != nil {
-		return sourceErrorOrRefused(err)
+		return 0, sourceErrorOrRefused(err)
 	}
 	feed.Ask() // the end may lie behind everything that the publisher will ever send
 	caughtUp := stream.New(stream.Options{
@@ -384,12 +503,12 @@ func (a *attempt) catchUp(ctx context.Context, slot string, from, to lsn.LSN) er
 		Log:         a.log,
 	})
 	if err := streamError(caughtUp.Run(ctx)); err != nil {
-		return err
+		return 0, err
 	}
 	if ctx.Err() != nil {
-		return ctx.Err()
+		return 0, ctx.Err()
 	}
-	return targetErrorOrNil(a.control.store.SetReached(ctx, to))
+	return to, targetErrorOrNil(a.control.store.SetReached(ctx, to))
 }
 
 // theirs lets only the copied tables take part in a stream.
@@ -416,18 +535,23 @@ func (r setRecorder) Acknowledge(ctx context.Context, position lsn.LSN) error {
 // ClearSkip leaves that to the subscription's own stream.
 func (setRecorder) ClearSkip(context.Context, lsn.LSN) error { return nil }
 
-// openSync opens a session for a copy set.
-func (a *attempt) openSync(ctx context.Context, role string, member *members) (*target.Session, error) {
+// openSync opens a session for a copy set, which ends with release, or with ctx: its
+// calls take no context, and a target that makes it wait must not hold us.
+func (a *attempt) openSync(ctx context.Context, role string, member *members) (session *target.Session, release func(), err error) {
 	options := a.sessionOptions()
 	options.ApplicationName = a.options.Name + ":" + role
 	options.Progress = a.options.Name + ".sync"
 	options.KeepMessages = false
 	options.Member = member.has
-	session, err := target.Open(ctx, options)
+	session, err = target.Open(ctx, options)
 	if err != nil {
-		return nil, TargetError(err)
+		return nil, nil, TargetError(err)
 	}
-	return session, nil
+	stop := context.AfterFunc(ctx, session.Close)
+	return session, func() {
+		stop()
+		session.Close()
+	}, nil
 }
 
 // connectSync opens a session on the publisher for a copy set.
