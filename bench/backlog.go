@@ -45,6 +45,9 @@ type backlog struct {
 // prepare makes the start state of both ends, the slot, and the backlog behind it.
 func (s *servers) prepare(ctx context.Context, w workload) (*backlog, error) {
 	b := &backlog{workload: w}
+	if w.copied {
+		return b, s.prepareCopy(ctx, b)
+	}
 	schema := slices.Concat(markerSchema, w.schema)
 	if err := create(ctx, s.publisher, sourceDatabase, append(schema, `CREATE PUBLICATION p FOR ALL TABLES`)); err != nil {
 		return nil, fmt.Errorf("prepare the publisher: %w", err)
@@ -81,7 +84,7 @@ func create(ctx context.Context, server *cluster.Cluster, name string, schema []
 // discard removes what prepare made.
 func (s *servers) discard(ctx context.Context, b *backlog) error {
 	var err error
-	if b.workload.live == nil {
+	if b.workload.live == nil && !b.workload.copied {
 		err = dropSlot(ctx, s.publisher, backlogSlot)
 	}
 	return errors.Join(err,

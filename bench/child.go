@@ -11,7 +11,7 @@ import (
 	"pgapply/internal/faultnet"
 )
 
-// child runs decode or pgapply: this program again, so that CPU time and memory are
+// child runs decode, pgapply or pipe: this program again, so that CPU time and memory are
 // the contender's alone. It ends when its standard input does, and so with us.
 type child struct {
 	*drain
@@ -24,6 +24,8 @@ func (c *child) job() job {
 		Source: c.publisher.URI(sourceDatabase), Target: c.target.URI(drainDatabase), Slot: c.slot,
 		Streaming: c.contender.streaming, Binary: c.contender.binary, Verbose: c.options.verbose,
 		Workers: c.contender.workers, Group: c.contender.group, Batch: c.contender.batch,
+		Tables: c.backlog.workload.tables, Copy: c.backlog.workload.copied,
+		DeferIndexes: c.contender.deferIndexes, Analyze: !c.contender.noAnalyze, TableJobs: c.contender.jobs, Split: c.contender.split,
 	}
 }
 

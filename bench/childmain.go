@@ -49,7 +49,7 @@ func childMain(ctx context.Context, text string, run func(context.Context, job) 
 func runApply(ctx context.Context, j job) error {
 	o := apply.DefaultOptions()
 	o.Source, o.Target, o.Slot, o.Publications = j.Source, j.Target, j.Slot, []string{"p"}
-	o.CreateSlot, o.CopyData, o.OnError = false, false, "stop"
+	o.CreateSlot, o.CopyData, o.OnError = j.Copy, j.Copy, "stop"
 	o.Binary, o.EndLSN = j.Binary, j.Until
 	if j.Streaming != "" {
 		o.Streaming = j.Streaming
@@ -63,6 +63,15 @@ func runApply(ctx context.Context, j job) error {
 	if j.Batch != nil {
 		o.MaxBatch = *j.Batch
 	}
+	if j.Copy {
+		o.DeferIndexes, o.Analyze = j.DeferIndexes, j.Analyze
+	}
+	if j.TableJobs > 0 {
+		o.TableJobs = j.TableJobs
+	}
+	if j.Split != nil {
+		o.SplitLargerThan = *j.Split
+	}
 	config := zap.NewDevelopmentConfig()
 	if !j.Verbose {
 		config.Level = zap.NewAtomicLevelAt(zap.WarnLevel)
@@ -74,6 +83,9 @@ func runApply(ctx context.Context, j job) error {
 	engine, err := apply.New(o)
 	if err != nil {
 		return err
+	}
+	if j.Copy {
+		defer sayWhenStreaming(ctx, engine)()
 	}
 	if err := engine.Run(ctx); err != nil {
 		return err

@@ -12,9 +12,10 @@ const (
 	decode  = "decode"
 	native  = "native"
 	pgapply = "pgapply"
+	pipe    = "pipe" // copies only
 )
 
-// contender is one way to drain a backlog. Its zero settings are the defaults of
+// contender is one way to drain a backlog, or to copy tables. Its zero settings are the defaults of
 // its kind.
 type contender struct {
 	name      string // as on the command line
@@ -25,7 +26,13 @@ type contender struct {
 	group     int           // most transactions in one of the target's
 	batch     *int64        // most bytes that are merged at a time; 0 for row by row
 	rtt       time.Duration // between pgapply and the target
-	program   string        // this harness built from another commit, that takes its place
+	// Of a copy.
+	deferIndexes bool
+	noAnalyze    bool
+	jobs         int
+	split        *int64 // bytes of a table from which on it is copied in parts; 0 for never
+
+	program string // this harness built from another commit, that takes its place
 }
 
 // parseContenders reads names such as pgapply+binary+workers=1.
@@ -47,8 +54,8 @@ func parseContenders(list string) ([]contender, error) {
 func parseContender(name string) (contender, error) {
 	kind, settings, _ := strings.Cut(name, "+")
 	c := contender{name: name, kind: kind}
-	if kind != decode && kind != native && kind != pgapply {
-		return c, fmt.Errorf("is not decode, native or pgapply, with settings after a +")
+	if kind != decode && kind != native && kind != pgapply && kind != pipe {
+		return c, fmt.Errorf("is not decode, native, pgapply or pipe, with settings after a +")
 	}
 	if settings == "" {
 		return c, nil
@@ -66,7 +73,7 @@ func (c *contender) set(key, value string) (err error) {
 	switch {
 	case key == "binary" && value == "":
 		c.binary = true
-	case key == "streaming" && (value == "off" || value == "on" || value == "parallel"):
+	case key == "streaming" && c.kind != pipe && (value == "off" || value == "on" || value == "parallel"):
 		c.streaming = value
 	case key == "workers" && c.kind == pgapply:
 		c.workers, err = strconv.Atoi(value)
@@ -77,6 +84,15 @@ func (c *contender) set(key, value string) (err error) {
 		*c.batch, err = strconv.ParseInt(value, 10, 64)
 	case key == "rtt" && c.kind == pgapply:
 		c.rtt, err = time.ParseDuration(value)
+	case key == "defer-indexes" && value == "" && c.kind == pgapply:
+		c.deferIndexes = true
+	case key == "analyze" && value == "off" && c.kind == pgapply:
+		c.noAnalyze = true
+	case key == "jobs" && c.kind == pgapply:
+		c.jobs, err = strconv.Atoi(value)
+	case key == "split" && c.kind == pgapply:
+		c.split = new(int64)
+		*c.split, err = strconv.ParseInt(value, 10, 64)
 	case key == "program" && c.kind != native && value != "":
 		c.program = value
 	default:

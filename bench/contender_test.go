@@ -18,6 +18,9 @@ func TestParseContender(t *testing.T) {
 		"pgapply+program=./old":         {kind: pgapply, program: "./old"},
 		"pgapply+streaming=parallel":    {kind: pgapply, streaming: "parallel"},
 		"native+binary+streaming=off":   {kind: native, binary: true, streaming: "off"},
+		"pipe+binary":                   {kind: pipe, binary: true},
+		"pgapply+defer-indexes+jobs=4":  {kind: pgapply, deferIndexes: true, jobs: 4},
+		"pgapply+split=0+analyze=off":   {kind: pgapply, split: new(int64), noAnalyze: true},
 		"pgapply+rtt=5ms+streaming=off": {kind: pgapply, rtt: 5 * time.Millisecond, streaming: "off"},
 	} {
 		found, err := parseContender(name)
@@ -26,9 +29,11 @@ func TestParseContender(t *testing.T) {
 		require.Equal(t, wanted, found)
 	}
 	for name, fault := range map[string]string{
-		"pglogical":           "is not decode, native or pgapply",
+		"pglogical":           "is not decode, native, pgapply or pipe",
 		"native+workers=2":    "native has no such setting",
 		"native+streaming=up": "native has no such setting",
+		"pipe+streaming=on":   "pipe has no such setting",
+		"native+jobs=2":       "native has no such setting",
 		"pgapply+binary=off":  "pgapply has no such setting",
 		"pgapply+workers=two": "invalid syntax",
 	} {
@@ -39,7 +44,7 @@ func TestParseContender(t *testing.T) {
 }
 
 func TestWorkloadsHaveContenders(t *testing.T) {
-	for _, w := range workloads() {
+	for _, w := range workloads(1) {
 		require.NotEmpty(t, w.contenders, w.name)
 		require.Equal(t, w.live != nil, w.fill == "", w.name)
 	}

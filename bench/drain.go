@@ -40,6 +40,9 @@ func (s *servers) turn(ctx context.Context, o options, b *backlog, c contender, 
 	s.drains++
 	d := &drain{servers: s, options: o, backlog: b, contender: c, round: round, slot: fmt.Sprintf("drain_%d", s.drains)}
 	defer func() { err = errors.Join(err, d.clear(context.WithoutCancel(ctx))) }()
+	if b.workload.copied {
+		return d.copyTables(ctx)
+	}
 	if err := d.provide(ctx); err != nil {
 		return m, fmt.Errorf("prepare: %w", err)
 	}

@@ -39,6 +39,8 @@ func dispatch(ctx context.Context, arguments []string) error {
 			return childMain(ctx, arguments[1], runApply)
 		case decode:
 			return childMain(ctx, arguments[1], runDecode)
+		case pipe:
+			return childMain(ctx, arguments[1], runPipe)
 		}
 	}
 	o, err := parseOptions(arguments)

@@ -16,6 +16,7 @@ type options struct {
 	major      int
 	rtt        time.Duration
 	cold       bool
+	scale      float64
 	track      bool
 	limit      time.Duration
 	profile    string
@@ -27,9 +28,12 @@ func parseOptions(arguments []string) (o options, err error) {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	var names, contenders string
 	flags.StringVar(&names, "workloads", strings.Join(workloadNames(), ","), "which to run, separated by commas")
-	flags.StringVar(&contenders, "contenders", "", "who takes part, separated by commas, instead of each workload's own: decode, native or pgapply, "+
-		"each with +binary, +streaming=off|on|parallel, and pgapply with +workers=N, +group=N (transactions), +batch=N (bytes, 0 for row by row), +rtt=30ms and +program=FILE (bench built from another commit)")
+	flags.StringVar(&contenders, "contenders", "", "who takes part, separated by commas, instead of each workload's own: decode, native, pgapply or pipe, "+
+		"each with +binary, +streaming=off|on|parallel, and pgapply with +workers=N, +group=N (transactions), +batch=N (bytes, 0 for row by row), +rtt=30ms and +program=FILE (bench built from another commit); "+
+		"of copies pgapply also with +defer-indexes, +jobs=N, +split=N (bytes, 0 for never) and +analyze=off")
 	lag := flags.Bool("lag", false, "only L3 and L4: the lag after the commit of one large transaction")
+	copies := flags.Bool("copy", false, "only C1 to C3: the initial copy")
+	flags.Float64Var(&o.scale, "copy-scale", 1, "copy this `FACTOR` of the rows of C1 and C2, and of the tables of C3")
 	flags.IntVar(&o.rounds, "rounds", 3, "how often each contender has its turn")
 	flags.IntVar(&o.major, "major", 18, "PostgreSQL `MAJOR` of both servers, 15 or later")
 	flags.DurationVar(&o.rtt, "rtt", 0, "let pgapply also run with this round-trip time between it and the target")
@@ -45,14 +49,20 @@ func parseOptions(arguments []string) (o options, err error) {
 	if *lag {
 		names = "L3,L4"
 	}
+	if *copies {
+		names = "C1,C2,C3"
+	}
 	if flags.NArg() > 0 || o.rounds < 1 {
 		return o, fmt.Errorf("usage: bench [flags], with at least one round: see bench -help")
+	}
+	if o.scale <= 0 {
+		return o, fmt.Errorf("-copy-scale must be greater than 0")
 	}
 	if o.major < 15 {
 		return o, fmt.Errorf("before 15 a trigger that a native subscription fires notifies nobody of the end of the backlog")
 	}
 	for name := range strings.SplitSeq(names, ",") {
-		w, err := findWorkload(name)
+		w, err := findWorkload(name, o.scale)
 		if err != nil {
 			return o, err
 		}
@@ -68,8 +78,10 @@ func (o *options) contendersOf(w workload) []contender {
 	if len(chosen) == 0 {
 		chosen = w.contenders
 	}
-	chosen = slices.DeleteFunc(slices.Clone(chosen), func(c contender) bool { return c.kind == decode && w.live != nil })
-	if o.rtt > 0 && w.live == nil {
+	chosen = slices.DeleteFunc(slices.Clone(chosen), func(c contender) bool {
+		return c.kind == decode && (w.live != nil || w.copied) || c.kind == pipe && !w.copied
+	})
+	if o.rtt > 0 && w.live == nil && !w.copied {
 		far := contender{name: pgapply + "+rtt=" + o.rtt.String(), kind: pgapply, rtt: o.rtt}
 		if !slices.ContainsFunc(chosen, func(c contender) bool { return c.name == far.name }) {
 			chosen = append(chosen, far)

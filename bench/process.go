@@ -23,6 +23,13 @@ type job struct {
 	// before that. Zero for no end.
 	Until   lsn.LSN
 	Profile string
+
+	// Copy makes the slot and copies the tables first, done when changes stream.
+	Copy                  bool
+	Tables                []string // that pipe copies
+	DeferIndexes, Analyze bool
+	TableJobs             int
+	Split                 *int64
 }
 
 // process is a child that runs.
@@ -35,7 +42,7 @@ type process struct {
 	tally   tally         // and what it said last
 }
 
-// A child says what is a line of its own on standard output: that decode is done, and
+// A child says what is a line of its own on standard output: that decode or a copy is done, and
 // in the end pgapply's tally.
 const saidDone = "done"
 

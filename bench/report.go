@@ -20,6 +20,8 @@ type report struct {
 	Go       string    `json:"go"`
 	CPUs     int       `json:"cpus"`
 	Rounds   int       `json:"rounds"`
+	Load     string    `json:"load"`     // averages of 1, 5 and 15 minutes at the start
+	Scale    float64   `json:"scale"`    // of copies
 	Settings string    `json:"settings"` // that differ from the usual ones
 	Started  time.Time `json:"started"`
 	Finished time.Time `json:"finished"`
@@ -34,7 +36,7 @@ func newReport(ctx context.Context, o options, s *servers) (*report, error) {
 	server, _, _ := strings.Cut(version, ",") // not the compiler
 	r := &report{
 		Server: server, Commit: commit(ctx), Go: runtime.Version(), CPUs: runtime.NumCPU(),
-		Rounds: o.rounds, Started: time.Now().UTC(),
+		Rounds: o.rounds, Load: load(), Scale: o.scale, Started: time.Now().UTC(),
 	}
 	var settings []string
 	if o.cold {
@@ -42,6 +44,9 @@ func newReport(ctx context.Context, o options, s *servers) (*report, error) {
 	}
 	if o.track {
 		settings = append(settings, "commit timestamps tracked")
+	}
+	if o.scale != 1 {
+		settings = append(settings, fmt.Sprintf("copies scaled by %v", o.scale))
 	}
 	r.Settings = strings.Join(settings, ", ")
 	return r, nil
@@ -56,15 +61,29 @@ func commit(ctx context.Context) string {
 	return strings.TrimSpace(string(text))
 }
 
+// load is what the machine had to do when it was asked, or empty where it does not say
+// (proc_loadavg(5)).
+func load() string {
+	text, err := os.ReadFile("/proc/loadavg")
+	fields := strings.Fields(string(text))
+	if err != nil || len(fields) < 3 {
+		return ""
+	}
+	return strings.Join(fields[:3], " ")
+}
+
 // markdown is the report for people.
 func (r *report) markdown() string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s, fsync off, %d CPUs, %s, commit %s, %d rounds, %s", r.Server, r.CPUs, r.Go, r.Commit, r.Rounds, r.Started.Format(time.DateOnly))
+	if r.Load != "" {
+		text.WriteString(", load at the start " + r.Load)
+	}
 	if r.Settings != "" {
 		text.WriteString(", " + r.Settings)
 	}
 	text.WriteString("\n")
-	for _, w := range workloads() {
+	for _, w := range workloads(r.Scale) {
 		var measured []*result
 		for _, result := range r.Results {
 			if result.Workload == w.name && len(result.Measures) > 0 {

@@ -30,6 +30,9 @@ type measure struct {
 	// transaction took to write.
 	Lag     float64 `json:"lag,omitempty"`
 	Writing float64 `json:"writing,omitempty"`
+	// Of C1 to C3: from the start of the contender until changes stream and every table
+	// is ready. The CPU time is that of all processes of either server then.
+	Copy float64 `json:"copy,omitempty"`
 	// Of W9: from each commit until the target's.
 	Latencies []float64 `json:"latencies,omitempty"`
 }
@@ -43,6 +46,8 @@ func (m measure) String() string {
 		fmt.Fprintf(&text, "p50 %.2f ms, at most %.2f ms", 1000*s.median, 1000*s.max)
 	case m.Lag != 0:
 		fmt.Fprintf(&text, "%6.2f s behind a transaction of %.2f s", m.Lag, m.Writing)
+	case m.Copy != 0:
+		fmt.Fprintf(&text, "%6.2f s", m.Copy)
 	default:
 		fmt.Fprintf(&text, "%6.2f s", m.Drain)
 	}
@@ -50,7 +55,9 @@ func (m measure) String() string {
 	if m.PeakMemory > 0 {
 		fmt.Fprintf(&text, "  %d MiB", m.PeakMemory>>20)
 	}
-	fmt.Fprintf(&text, "  start %.2f s", m.Start)
+	if m.Start > 0 {
+		fmt.Fprintf(&text, "  start %.2f s", m.Start)
+	}
 	if m.Groups > 0 {
 		fmt.Fprintf(&text, "  groups %d replays %d", m.Groups, m.Replays)
 	}

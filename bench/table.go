@@ -12,6 +12,8 @@ func (w workload) table(results []*result) string {
 	switch {
 	case results[0].Measures[0].Latencies != nil:
 		return latencyTable(results)
+	case w.copied:
+		return copyTable(results)
 	case w.live != nil:
 		return lagTable(results)
 	}
@@ -86,6 +88,31 @@ func lagTable(results []*result) string {
 		}
 		if kindOf(r) != native {
 			row[5], row[6] = r.of(func(m measure) float64 { return m.OwnCPU }).String(), peakCell(r)
+		}
+		rows = append(rows, row)
+	}
+	return grid(rows)
+}
+
+// copyTable compares with the quickest native subscription and the quickest bare pipe.
+func copyTable(results []*result) string {
+	seconds := func(m measure) float64 { return m.Copy }
+	target := func(m measure) float64 { return m.TargetCPU }
+	best, bare := find(results, native, seconds), find(results, pipe, seconds)
+	rows := [][]string{{"", "s", "native /", "pipe /", "publisher CPU s", "target CPU s", "/ native", "own CPU s", "peak MiB"}}
+	for _, r := range results {
+		row := []string{
+			r.Contender, r.of(seconds).String(), "", "", r.of(func(m measure) float64 { return m.PublisherCPU }).String(),
+			r.of(target).String(), "", "", "",
+		}
+		if best != nil {
+			row[2], row[6] = ratio(best.of(seconds), r.of(seconds)), ratio(r.of(target), best.of(target))
+		}
+		if bare != nil {
+			row[3] = ratio(bare.of(seconds), r.of(seconds))
+		}
+		if kindOf(r) != native {
+			row[7], row[8] = r.of(func(m measure) float64 { return m.OwnCPU }).String(), peakCell(r)
 		}
 		rows = append(rows, row)
 	}

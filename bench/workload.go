@@ -19,12 +19,16 @@ type workload struct {
 	// reset takes a live workload's publisher back to the start state.
 	reset []string
 	live  func(context.Context, *drain) error
+	// copied tables are there from the start, filled on the publisher and empty on the
+	// target.
+	copied bool
 	// contenders that take part unless the command line says who.
 	contenders []contender
 }
 
-func workloads() []workload {
-	return []workload{
+// workloads are all that there are, with copies of so large a part of their full size.
+func workloads(copyScale float64) []workload {
+	return append([]workload{
 		{
 			name: "W1", title: "50,000 TPC-B transactions at scale 10",
 			schema: tpcbSchema, tables: []string{"branches", "tellers", "accounts", "history"},
@@ -98,7 +102,7 @@ func workloads() []workload {
 			reset: []string{`TRUNCATE rows`, rowsSchema(300_000)[1], `VACUUM ANALYZE rows`}, live: lagBehind(updateAll),
 			contenders: mustParse("native+streaming=parallel,pgapply"),
 		},
-	}
+	}, copyWorkloads(copyScale)...)
 }
 
 // ordinary are the contenders of many small transactions, which are never streamed.
@@ -123,14 +127,14 @@ func mustParse(names ...string) []contender {
 }
 
 func workloadNames() (names []string) {
-	for _, w := range workloads() {
+	for _, w := range workloads(1) {
 		names = append(names, w.name)
 	}
 	return names
 }
 
-func findWorkload(name string) (workload, error) {
-	for _, w := range workloads() {
+func findWorkload(name string, copyScale float64) (workload, error) {
+	for _, w := range workloads(copyScale) {
 		if w.name == name {
 			return w, nil
 		}
