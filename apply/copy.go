@@ -84,7 +84,7 @@ func (a *attempt) copyTables(ctx context.Context, tables []state.Table, on *snap
 	progress := &tablesync.Progress{}
 	a.engine.copying(progress)
 	defer a.engine.copying(nil)
-	ended := a.reportCopy(len(tables), progress)
+	ended := a.showCopy(len(tables), progress)
 	options := a.copyOptions()
 	options.Snapshot = on.name
 	options.State = &copyRecorder{store: a.control.store, log: a.log, becomes: becomes, point: on.point}

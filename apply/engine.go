@@ -311,7 +311,7 @@ func (e *Engine) Status() state.Status {
 	for _, t := range progress.RowByRow {
 		status.RowByRow = append(status.RowByRow, state.RowByRow{Table: t.Schema + "." + t.Table, Reason: t.Reason})
 	}
-	status.Copy = copyStatus(e.mu.copy)
+	status.Copy = CopyStatus(e.mu.copy)
 	status.SetLag(status.UpdatedAt)
 	return status
 }

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"pgapply/apply/stream"
+	"pgapply/apply/tablesync"
 	"pgapply/conflict"
 	"pgapply/internal/lsn"
 )
@@ -54,6 +55,9 @@ type Options struct {
 	// SplitLargerThan is the size in bytes on the publisher from which on a table is
 	// copied in parts; 0 never splits.
 	SplitLargerThan int64
+	// ShowCopy, unless nil, shows how far a copy of tables is, in place of the log. It is
+	// called when one begins, and what it returns when it has ended.
+	ShowCopy func(*tablesync.Progress) (ended func())
 	// DeferIndexes drops the secondary indexes of empty tables that are copied, and makes
 	// them again afterwards.
 	DeferIndexes bool

@@ -37,6 +37,9 @@ func (r *Report) Text() string {
 		page.line("to skip", "the transaction that finishes at %s", r.SkipLSN)
 	}
 	page.line("tables", "%s", tablesLine(r.Tables))
+	if len(r.DeferredIndexes) > 0 {
+		page.line("indexes", "%d to be made again after the copy", len(r.DeferredIndexes))
+	}
 	page.line("conflicts", "%s", conflictsLine(r.Conflicts))
 	if r.OldestPreparedAt != nil {
 		page.line("prepared", "%s, the oldest since %s", counted(int64(r.Prepared), "transaction"), moment(*r.OldestPreparedAt))
@@ -142,6 +145,9 @@ func statusLines(page *page, status *state.Status, age time.Duration, lag string
 		page.line("stream", "publications %s; protocol %d, streaming %s%s, %s, origin %s",
 			strings.Join(stream.Publications, ", "), stream.Protocol, stream.Streaming, twoPhase, format, stream.Origin)
 	}
+	if status.Copy != nil {
+		copyLines(page, status.Copy, status.UpdatedAt)
+	}
 	page.line("received", "%s", status.Received)
 	page.line("applied", "%s", status.Applied)
 	page.line("flushed", "%s", status.Flushed)
@@ -169,6 +175,13 @@ func statusLines(page *page, status *state.Status, age time.Duration, lag string
 		counted(int64(status.OpenStreams), "open stream"))
 	if status.Retries > 0 {
 		page.line("retries", "%s", count(status.Retries))
+	}
+}
+
+func copyLines(page *page, c *state.Copy, at time.Time) {
+	page.line("copied", "%s", CopyLine(c, at))
+	for i := range c.Running {
+		page.line("  copying", "%s: %s", c.Running[i].Table, CopyTableLine(&c.Running[i]))
 	}
 }
 

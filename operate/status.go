@@ -39,6 +39,11 @@ type Report struct {
 	Status *state.Status `json:"status,omitempty"`
 	// Tables counts tables by the letter of their state.
 	Tables map[string]int `json:"tables"`
+	// NotReady are the tables that do not take part in the stream yet.
+	NotReady []TableView `json:"not_ready"`
+	// DeferredIndexes are those that were dropped for a copy and are not made again yet,
+	// as index and table.
+	DeferredIndexes []string `json:"deferred_indexes,omitempty"`
 	// Conflicts are those that are recorded on the target.
 	Conflicts state.ConflictStats `json:"conflicts"`
 	// Prepared counts the prepared transactions on the target whose end the publisher
@@ -141,6 +146,7 @@ type observation struct {
 	runner       *state.Runner
 	holder       *state.Holder
 	tables       []state.Table
+	indexes      []string
 	conflicts    state.ConflictStats
 	prepared     []state.Prepared // the oldest first
 }
@@ -150,6 +156,9 @@ func observe(ctx context.Context, session *targetSession, store *state.Store) (s
 		return seen, err
 	}
 	if seen.tables, err = store.Tables(ctx); err != nil {
+		return seen, err
+	}
+	if seen.indexes, err = store.WaitingIndexes(ctx); err != nil {
 		return seen, err
 	}
 	if seen.conflicts, err = store.ConflictStats(ctx); err != nil {
@@ -173,9 +182,10 @@ func newReport(name string, server state.Target, seen observation) *Report {
 		Enabled:      true,
 		Target:       TargetView{Version: server.Version, SystemID: server.SystemID, Database: server.Database},
 		Tables:       state.CountTables(seen.tables),
-		Conflicts:    seen.conflicts,
-		Prepared:     len(seen.prepared),
-		Problems:     []string{},
+		NotReady:     notReady(seen.tables), DeferredIndexes: seen.indexes,
+		Conflicts: seen.conflicts,
+		Prepared:  len(seen.prepared),
+		Problems:  []string{},
 	}
 	if len(seen.prepared) > 0 {
 		report.OldestPreparedAt = &seen.prepared[0].Since
@@ -200,6 +210,7 @@ func newReport(name string, server state.Target, seen observation) *Report {
 	if report.Runner.Alive {
 		report.addStandstill()
 	}
+	report.addCopying()
 	if sub := seen.subscription; sub != nil && (sub.TargetSystemID != server.SystemID || sub.TargetDatabaseOID != server.DatabaseOID) {
 		report.problem("the state was written on another server or database: this is a copy of the target, which must not run as the original")
 	}
@@ -234,7 +245,7 @@ func (r *Report) addStandstill() {
 		if r.Enabled {
 			r.problem("the runner is still paused: the subscription was resumed, which it has not noticed yet")
 		}
-	case state.Retrying, state.Starting, state.Streaming, state.Stopped:
+	case state.Retrying, state.Starting, state.Copying, state.Streaming, state.Stopped:
 		// A try that has just begun has not shown yet that the error is gone.
 		if r.LastError != "" {
 			r.problem("the runner tries again after an error: %s", r.LastError)

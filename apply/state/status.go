@@ -113,6 +113,8 @@ type Copy struct {
 	Rows          int64 `json:"rows"`
 	Bytes         int64 `json:"bytes"`
 	EstimatedRows int64 `json:"estimated_rows"`
+	// Share estimates how much is done, from 0 to 1.
+	Share float64 `json:"share"`
 	// Running are the tables in work.
 	Running []CopyTable `json:"running,omitempty"`
 }
@@ -123,8 +125,28 @@ type CopyTable struct {
 	Rows          int64  `json:"rows"`
 	Bytes         int64  `json:"bytes"`
 	EstimatedRows int64  `json:"estimated_rows"`
-	Parts         int    `json:"parts"`
-	PartsDone     int    `json:"parts_done"`
+	// Share estimates how much is done, from 0 to 1.
+	Share     float64 `json:"share"`
+	Parts     int     `json:"parts"`
+	PartsDone int     `json:"parts_done"`
+}
+
+// Left estimates how long the copy takes from then on; 0 where nothing can be said yet.
+func (c *Copy) Left(at time.Time) time.Duration {
+	const enough = 0.01
+	elapsed := at.Sub(c.Since)
+	if c.Share < enough || c.Share >= 1 || elapsed <= 0 {
+		return 0
+	}
+	return time.Duration(float64(elapsed) * (1 - c.Share) / c.Share)
+}
+
+// Rate is how many bytes were copied in a second so far.
+func (c *Copy) Rate(at time.Time) float64 {
+	if elapsed := at.Sub(c.Since); elapsed > 0 && !c.Since.IsZero() {
+		return float64(c.Bytes) / elapsed.Seconds()
+	}
+	return 0
 }
 
 // Publisher is the server that the changes come from.

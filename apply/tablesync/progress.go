@@ -59,3 +59,34 @@ func (p *progress) update(change func(*TableProgress)) {
 	defer p.all.mu.Unlock()
 	change(&p.state)
 }
+
+// Share estimates how much of the table is copied, from 0 to 1.
+func (t *TableProgress) Share() float64 {
+	// Estimates may be low, and what is sent may be larger than what is stored.
+	const nearly = 0.99
+	switch {
+	case !t.Finished.IsZero():
+		return 1
+	case t.EstimatedRows > 0:
+		return min(float64(t.Rows)/float64(t.EstimatedRows), nearly)
+	case t.DiskBytes > 0:
+		return min(float64(t.Bytes)/float64(t.DiskBytes), nearly)
+	}
+	return 0
+}
+
+// Share estimates how much of all tables is copied, from 0 to 1, by what they take on the
+// publisher's disk.
+func Share(tables []TableProgress) float64 {
+	const atLeast = 8 << 10 // an empty one is some work, too
+	var done, all float64
+	for i := range tables {
+		weight := float64(tables[i].DiskBytes + atLeast)
+		all += weight
+		done += weight * tables[i].Share()
+	}
+	if all == 0 {
+		return 0
+	}
+	return done / all
+}

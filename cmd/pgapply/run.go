@@ -37,7 +37,12 @@ needs a person (--on-error stop), 7 slot lost: only a new copy can help.`,
     --source 'postgres://replicator@old.example/bank' \
     --target 'postgres://bank@new.example/bank'`,
 	}, func(cmd *cobra.Command) error {
-		logger, err := log.logger(cmd.ErrOrStderr())
+		out := cmd.ErrOrStderr()
+		if file, ok := out.(*os.File); ok && onTerminal(file) && log.format == "console" {
+			terminal := &screen{file: file}
+			out, options.ShowCopy = terminal, terminal.showCopy
+		}
+		logger, err := log.logger(out)
 		if err != nil {
 			return &apply.Error{Class: apply.Configuration, Err: errors.Join(err, options.Validate())}
 		}

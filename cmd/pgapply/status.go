@@ -12,7 +12,7 @@ import (
 
 func newStatus() *cobra.Command {
 	ends := defaultEndpoints()
-	asJSON := false
+	asJSON, tables := false, false
 	v := newVerb(&cobra.Command{
 		Use:   "status",
 		Short: "Show positions, lag, tables and the runner of a subscription",
@@ -28,6 +28,7 @@ shown may be some seconds old. The heartbeat says how old.
 The lag is what a runner that streams has received and not applied. While none
 streams it is taken from the slot, or unknown without --source.`,
 		Example: `  pgapply status --target 'postgres://bank@new.example/bank'
+  pgapply status --tables
   pgapply status --json | jq .problems`,
 	}, func(cmd *cobra.Command) error {
 		if err := targetGiven(cmd, ends.Target); err != nil {
@@ -40,11 +41,18 @@ streams it is taken from the slot, or unknown without --source.`,
 		if asJSON {
 			return printJSON(cmd.OutOrStdout(), report)
 		}
+		if tables {
+			say(cmd.OutOrStdout(), report.TablesText())
+			return nil
+		}
 		say(cmd.OutOrStdout(), report.Text())
 		return nil
 	})
 	v.endpoints(&ends)
-	v.group("Output", func(flags *pflag.FlagSet) { jsonFlag(flags, &asJSON) })
+	v.group("Output", func(flags *pflag.FlagSet) {
+		flags.BoolVar(&tables, "tables", false, "list the tables that are not ready, with what kept them from that")
+		jsonFlag(flags, &asJSON)
+	})
 	return v.Command
 }
 
