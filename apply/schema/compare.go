@@ -2,7 +2,10 @@ package schema
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -23,8 +26,12 @@ type Comparison struct {
 
 // Compare looks for each published table on the target, as the stream will when its
 // first change arrives. It changes nothing. The result is in the order of published.
-func Compare(ctx context.Context, target *pgx.Conn, published []source.Published) ([]Comparison, error) {
-	q := querier{ctx, target}
+func Compare(ctx context.Context, target *pgx.Conn, published []source.Published) (_ []Comparison, err error) {
+	q := &querier{ctx: ctx, conn: target.PgConn()}
+	if err := q.begin(); err != nil {
+		return nil, fmt.Errorf("compare the published tables with the target's: %w", err)
+	}
+	defer func() { err = errors.Join(err, q.end()) }()
 	list := make([]Comparison, len(published))
 	for i := range published {
 		c := &list[i]
@@ -42,23 +49,66 @@ func Compare(ctx context.Context, target *pgx.Conn, published []source.Published
 	return list, nil
 }
 
-// querier is a catalog.QuerierOfAll over a control session, for one call of Compare.
+// querier is a catalog.QuerierOfAll over a control session, for one call of Compare. The
+// catalogs' statements take longer to plan and to compile than to run, so each is planned
+// once for all tables, and none is compiled.
 type querier struct {
 	ctx  context.Context
-	conn *pgx.Conn
+	conn *pgconn.PgConn
+	// prepared are the statements that the session knows by their numbers.
+	prepared []string
+}
+
+// begin begins the transaction in which plans hold for every table.
+func (q *querier) begin() error {
+	_, err := q.conn.Exec(q.ctx, `BEGIN READ ONLY; SET LOCAL plan_cache_mode TO force_generic_plan; SET LOCAL jit TO off`).ReadAll()
+	return err
+}
+
+// end leaves the session as it was, unless it is lost.
+func (q *querier) end() error {
+	if q.conn.IsClosed() {
+		return nil
+	}
+	ctx := context.WithoutCancel(q.ctx)
+	_, err := q.conn.Exec(ctx, `ROLLBACK`).ReadAll()
+	for number := range q.prepared {
+		err = errors.Join(err, q.conn.Deallocate(ctx, statementName(number)))
+	}
+	return err
+}
+
+func statementName(number int) string { return "compare_" + strconv.Itoa(number) }
+
+// prepare returns the name of a statement.
+func (q *querier) prepare(sql string) (string, error) {
+	number := slices.Index(q.prepared, sql)
+	if number >= 0 {
+		return statementName(number), nil
+	}
+	name := statementName(len(q.prepared))
+	if _, err := q.conn.Prepare(q.ctx, name, sql, nil); err != nil {
+		return "", err
+	}
+	q.prepared = append(q.prepared, sql)
+	return name, nil
 }
 
 // QueryAll implements catalog.QuerierOfAll.
-func (q querier) QueryAll(sql []string, parameters ...string) ([][][][]byte, error) {
+func (q *querier) QueryAll(sql []string, parameters ...string) ([][][][]byte, error) {
 	values := make([][]byte, len(parameters))
 	for i, parameter := range parameters {
 		values[i] = []byte(parameter)
 	}
 	var batch pgconn.Batch
 	for _, query := range sql {
-		batch.ExecParams(query, values, nil, nil, nil)
+		name, err := q.prepare(query)
+		if err != nil {
+			return nil, err
+		}
+		batch.ExecPrepared(name, values, nil, nil)
 	}
-	results, err := q.conn.PgConn().ExecBatch(q.ctx, &batch).ReadAll()
+	results, err := q.conn.ExecBatch(q.ctx, &batch).ReadAll()
 	if err != nil {
 		return nil, err
 	}
