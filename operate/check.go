@@ -78,6 +78,7 @@ func questions() []question {
 		{both, checkWaits},
 		{both, checkTwoPhase},
 		{both, checkPublisherRoom},
+		{both, checkCopyRoom},
 		{aTarget, checkConnections},
 		{aTarget, checkOrigins},
 		{aTarget, checkOriginFunctions},
@@ -86,6 +87,7 @@ func questions() []question {
 		{0, checkSpool},
 		{aPublisher, checkPolicies},
 		{both, checkTables},
+		{both, checkFilled},
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"pgapply/apply"
+	"pgapply/apply/tablesync"
 )
 
 // facts are what the questions of a check look at, read once from both ends.
@@ -19,6 +20,10 @@ type facts struct {
 	publisherErr error
 	// tables are the published ones, where both ends could be asked.
 	tables []tableFacts
+	// filled are those that are to be copied and have rows on the target; filledErr is why
+	// the role may not see whether they have.
+	filled    []tablesync.Filled
+	filledErr error
 }
 
 // ends are both servers, for the questions that a start asks too.
@@ -67,6 +72,9 @@ func gather(ctx context.Context, options apply.Options) (*facts, error) {
 	}
 	if f.target != nil {
 		if f.tables, err = gatherTables(ctx, session.conn, f.publisher.published); err != nil {
+			return nil, apply.TargetError(err)
+		}
+		if err = f.gatherFilled(ctx, session); err != nil {
 			return nil, apply.TargetError(err)
 		}
 	}

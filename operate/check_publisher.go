@@ -26,6 +26,7 @@ type publisherFacts struct {
 	// logicalErr is why it cannot decode.
 	logicalErr error
 	slotsInUse int
+	room       publisherRoom
 	// prepared is how many prepared transactions the database has.
 	prepared int
 	waits    waits
@@ -69,6 +70,9 @@ func gatherPublisher(ctx context.Context, conn *source.Conn, identity source.Ide
 		return nil, err
 	}
 	if p.waits, err = gatherWaits(ctx, conn); err != nil {
+		return nil, err
+	}
+	if p.room, err = gatherPublisherRoom(ctx, conn); err != nil {
 		return nil, err
 	}
 	if f.target != nil {

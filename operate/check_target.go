@@ -42,6 +42,8 @@ type targetFacts struct {
 	decided  []string
 	// begun are the tables that took part, or are copied.
 	begun []state.Member
+	// known are those of which it is decided what becomes of the rows that the target has.
+	known []state.Member
 }
 
 type targetRights struct {
@@ -118,11 +120,16 @@ func firstOrigin(session *targetSession, options apply.Options) string {
 }
 
 // allOrigins are the names of the origins that a runner takes, one for each session that
-// applies.
+// applies or copies.
 func allOrigins(session *targetSession, options apply.Options) []string {
 	var names []string
 	for worker := range options.Sessions() {
 		names = append(names, origin.Name(options.Name, session.server.DatabaseOID, worker))
+	}
+	if options.CopyData {
+		for job := range options.TableJobs {
+			names = append(names, origin.CopyName(options.Name, session.server.DatabaseOID, job))
+		}
 	}
 	return names
 }
@@ -159,6 +166,9 @@ func (f *targetFacts) gatherState(ctx context.Context, session *targetSession, o
 		return err
 	}
 	if f.begun, err = store.Begun(ctx); err != nil {
+		return err
+	}
+	if f.known, err = store.Decided(ctx); err != nil {
 		return err
 	}
 	if f.holder, err = store.LockHolder(ctx); err != nil {
@@ -233,6 +243,7 @@ func checkConnections(f *facts) []Finding {
 		return ok("connections", "%d of %d in use, those of the runner among them", room.Connected, room.Connections)
 	}
 	const remedy = "raise it, end sessions that are not needed, or give fewer --workers"
+	copying := copyJobs(f)
 	for _, limit := range []struct {
 		name           string
 		allowed, inUse int
@@ -241,26 +252,41 @@ func checkConnections(f *facts) []Finding {
 		{name: "the role's CONNECTION LIMIT", allowed: room.RoleConnections, inUse: room.RoleConnected},
 		{name: "the database's CONNECTION LIMIT", allowed: room.DatabaseConnections, inUse: room.DatabaseInUse},
 	} {
-		if limit.allowed >= 0 && limit.allowed-limit.inUse < wanted {
-			return failure("connections", remedy, "a runner needs %d connections, and %s leaves %d of %d",
-				wanted, limit.name, max(0, limit.allowed-limit.inUse), limit.allowed)
+		switch free := limit.allowed - limit.inUse; {
+		case limit.allowed < 0:
+		case free < wanted:
+			return failure("connections", remedy, "a runner needs %d connections, and %s leaves %d of %d", wanted, limit.name, max(0, free), limit.allowed)
+		case free < wanted+copying:
+			return warning("connections", remedy+orJobs(f), "a runner needs %d connections, and %d more while it copies tables, and %s leaves %d of %d",
+				wanted, copying, limit.name, free, limit.allowed)
 		}
+	}
+	if copying > 0 {
+		return ok("connections", "%d of %d in use; a runner takes %d, and %d more while it copies tables", room.Connected, room.Connections, wanted, copying)
 	}
 	return ok("connections", "%d of %d in use; a runner takes %d", room.Connected, room.Connections, wanted)
 }
 
 func checkOrigins(f *facts) []Finding {
-	room, wanted := f.target.room, f.options.Sessions()
+	room, wanted := f.target.room, f.options.Sessions()+copyJobs(f)
+	least := f.options.Sessions() + min(copyJobs(f), 1)
 	if missing := wanted - room.OriginsOfOur; missing > 0 && room.OriginsInUse+missing > room.Origins {
 		// Origins that nobody uses take no place, but which these are is not for all to see.
 		level := warning
-		if room.Origins < wanted {
+		if room.Origins < least {
 			level = failure
 		}
-		return level("origins", "raise "+room.OriginSetting+" and restart the target, drop origins that are not needed, or give fewer --workers",
+		return level("origins", "raise "+room.OriginSetting+" and restart the target, drop origins that are not needed, or give fewer --workers"+orJobs(f),
 			"a runner needs %s, %s is %d, and %s", counted(int64(wanted), "replication origin"), room.OriginSetting, room.Origins, existing(room.OriginsInUse))
 	}
 	return ok("origins", "%d of %d replication origins exist", room.OriginsInUse, room.Origins)
+}
+
+func orJobs(f *facts) string {
+	if copyJobs(f) > 0 {
+		return " or --table-jobs"
+	}
+	return ""
 }
 
 func existing(origins int) string {

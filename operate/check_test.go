@@ -99,6 +99,19 @@ func TestCheckOfTables(t *testing.T) {
 		"missing table to be created": {
 			source: keyed + `; create publication p for table t`, change: func(o *apply.Options) { o.CopySchema = true },
 		},
+		"rows on the target": {
+			source: keyed + `; create publication p for table t`, target: keyed + `; insert into t values (1, 'x')`,
+			begin: "error rows: ", parts: []string{"public.t (about 1 row)", "--if-not-empty truncate --yes"},
+		},
+		"rows on the target that are to go": {
+			source: keyed + `; create publication p for table t`, target: keyed + `; insert into t values (1, 'x')`,
+			change: func(o *apply.Options) { o.IfNotEmpty, o.Confirmed = "truncate", true },
+			begin:  "warning rows: ", parts: []string{"removes", "public.t (about 1 row)"},
+		},
+		"rows on the target that are the publisher's": {
+			source: keyed + `; create publication p for table t`, target: keyed + `; insert into t values (1, 'x')`,
+			change: func(o *apply.Options) { o.CopyData = false },
+		},
 		"a view": {
 			source: keyed + `; create publication p for table t`, target: `create view t as select 1 as a`,
 			change: func(o *apply.Options) { o.MissingTable = "skip" },

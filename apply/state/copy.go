@@ -168,3 +168,10 @@ func (s *Store) Begun(ctx context.Context) ([]Member, error) {
 	return rows(ctx, s, "list the copied tables", pgx.RowToStructByPos[Member],
 		`SELECT schema_name, table_name FROM pgapply.subscription_table WHERE subscription = $1 AND state NOT IN ('i', 'd')`)
 }
+
+// Decided lists the tables of which it is known what becomes of the rows that the target
+// has, with names as in Begun.
+func (s *Store) Decided(ctx context.Context) ([]Member, error) {
+	return rows(ctx, s, "list the tables", pgx.RowToStructByPos[Member],
+		`SELECT schema_name, table_name FROM pgapply.subscription_table WHERE subscription = $1 AND (state <> 'i' OR existing_rows <> 'refuse')`)
+}
