@@ -5,12 +5,14 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
 	"pgapply/apply"
+	"pgapply/apply/tablesync"
 	"pgapply/internal/cluster"
 	"pgapply/internal/lsn"
 )
@@ -59,9 +61,19 @@ func openBank(ctx context.Context, progress func(string)) (_ *bank, err error) {
 	open(&b.publisher, "publisher",
 		// So little that large transactions are streamed before they commit.
 		map[string]string{"logical_decoding_work_mem": "1MB"},
-		schema, "CREATE PUBLICATION "+publication+" FOR ALL TABLES")
+		append([]string{schema, "CREATE PUBLICATION " + publication + " FOR ALL TABLES"}, opening()...)...)
 	open(&b.target, "target", nil, schema)
 	return b, servers.Wait()
+}
+
+// opening are the rows that the bank has from the start.
+func opening() []string {
+	return []string{
+		fmt.Sprintf("INSERT INTO branches SELECT i, 'branch ' || i FROM generate_series(1, %d) i", branches),
+		fmt.Sprintf("INSERT INTO accounts SELECT i, 1 + i %% %d, 'owner ' || i, 1000 FROM generate_series(1, %d) i", branches, accounts),
+		fmt.Sprintf(`INSERT INTO contracts SELECT i, 1, repeat(md5(i::text), 100), '{new,"with, comma"}' FROM generate_series(1, %d) i`, accounts/20),
+		"ANALYZE",
+	}
 }
 
 func (b *bank) close() error {
@@ -75,12 +87,19 @@ func (b *bank) close() error {
 }
 
 // replication is what the engine is asked to do.
-func (b *bank) replication(log *zap.Logger) apply.Options {
+func (b *bank) replication(log *zap.Logger, say func(string)) apply.Options {
 	options := apply.DefaultOptions()
 	options.Name = slot
 	options.Source, options.Target = b.publisher.URI(database), b.target.URI(database)
 	options.Publications = []string{publication}
-	options.CopyData, options.OnError = false, "stop"
+	options.OnError = "stop"
+	options.ShowCopy = func(progress *tablesync.Progress) func() {
+		began := time.Now()
+		return func() {
+			c := apply.CopyStatus(progress)
+			say(fmt.Sprintf("copied     %s in %s, %d ms", counted(c.Rows, "row"), counted(int64(c.Done), "table"), time.Since(began).Milliseconds()))
+		}
+	}
 	options.Log = log
 	return options
 }

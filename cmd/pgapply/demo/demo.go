@@ -50,7 +50,7 @@ func Run(ctx context.Context, options Options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, bank.close()) }()
-	engine, err := apply.New(bank.replication(options.Log))
+	engine, err := apply.New(bank.replication(options.Log, out.say))
 	if err != nil {
 		return err
 	}

@@ -1,5 +1,5 @@
--- A small bank. Run on both servers; only the publisher then gets rows, and all of
--- them reach the target by replication.
+-- A small bank. Run on both servers; only the publisher then gets rows, some before
+-- replication begins, which are copied, and the others while it goes on.
 
 CREATE TABLE branches (
     id      int PRIMARY KEY,

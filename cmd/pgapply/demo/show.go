@@ -28,7 +28,7 @@ type show struct {
 }
 
 func (s *show) run(ctx context.Context) error {
-	// The slot sends what commits after it was made: no row may come earlier.
+	// The tables are copied first.
 	streaming := func(context.Context) (bool, error) { return s.engine.Status().Phase == state.Streaming, nil }
 	if err := until(ctx, streaming); err != nil {
 		return err

@@ -36,9 +36,6 @@ type workload struct {
 func (w *workload) run(ctx context.Context) error {
 	begun := time.Now()
 	defer func() { w.took = time.Since(begun) }()
-	if err := w.session(ctx, w.openAccounts); err != nil {
-		return fmt.Errorf("open the accounts: %w", err)
-	}
 	closing := begun.Add(w.duration)
 	clients, ctx := errgroup.WithContext(ctx)
 	for number := range tellers {
@@ -97,15 +94,6 @@ func begin() *pgx.Batch {
 	statements := &pgx.Batch{}
 	statements.Queue("BEGIN")
 	return statements
-}
-
-// openAccounts fills the tables, which are empty on both sides.
-func (w *workload) openAccounts(ctx context.Context, conn *pgx.Conn) error {
-	s := begin()
-	s.Queue("INSERT INTO branches SELECT i, 'branch ' || i FROM generate_series(1, $1::int) i", branches)
-	s.Queue("INSERT INTO accounts SELECT i, 1 + i % $2::int, 'owner ' || i, 1000 FROM generate_series(1, $1::int) i", accounts, branches)
-	s.Queue(`INSERT INTO contracts SELECT i, 1, repeat(md5(i::text), 100), '{new,"with, comma"}' FROM generate_series(1, $1::int) i`, accounts/20)
-	return w.transaction(ctx, conn, s, "COMMIT")
 }
 
 // chargeFees is one large transaction. It takes back a part of what it did, and
