@@ -7,8 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"go.uber.org/zap"
-
 	"pgapply/apply/state"
 	"pgapply/apply/tablesync"
 	"pgapply/internal/lsn"
@@ -87,7 +85,7 @@ func (a *attempt) copyTables(ctx context.Context, tables []state.Table, on *snap
 	ended := a.showCopy(len(tables), progress)
 	options := a.copyOptions()
 	options.Snapshot = on.name
-	options.State = &copyRecorder{store: a.control.store, log: a.log, becomes: becomes, point: on.point}
+	options.State = &copyRecorder{store: a.control.store, becomes: becomes, point: on.point}
 	summary, err := tablesync.Copy(ctx, options, a.toCopy(tables), progress)
 	ended()
 	var first error
@@ -198,7 +196,6 @@ func copyHint(err error) string {
 // copyRecorder keeps what becomes of tables in the state.
 type copyRecorder struct {
 	store   *state.Store
-	log     *zap.Logger
 	becomes state.TableState
 	point   lsn.LSN
 
@@ -219,7 +216,6 @@ func (r *copyRecorder) Copied(_ context.Context, table tablesync.Table, rows, by
 }
 
 func (r *copyRecorder) Failed(ctx context.Context, table tablesync.Table, err error) error {
-	r.log.Warn(err.Error(), zap.String("hint", copyHint(err)))
 	return r.store.CopyFailed(ctx, member(table), err.Error())
 }
 

@@ -107,6 +107,12 @@ func hint(side Side, err error, refusal *pgconn.PgError) string {
 	if _, ok := errors.AsType[*source.ColumnListsError](err); ok {
 		return "give the table the same column list in every publication"
 	}
+	if mismatch, ok := errors.AsType[*MismatchError](err); ok {
+		if mismatch.Missing {
+			return "create the table on the target, or start with --copy-schema"
+		}
+		return "change the target's table; `pgapply check` names the remedy"
+	}
 	if refusal == nil {
 		return ""
 	}
