@@ -66,6 +66,10 @@ func (a *attempt) copyFirst(ctx context.Context) error {
 	}
 	a.engine.phase(state.Copying, "")
 	defer a.engine.phase(state.Starting, "")
+	// Again: the slot may have taken hours, and somebody has written meanwhile.
+	if tables, err = a.mayCopy(ctx, a.session, tables); err != nil {
+		return err
+	}
 	_, err = a.copyTables(ctx, tables, a.snapshot, state.TableReady)
 	return err
 }

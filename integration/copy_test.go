@@ -1,9 +1,11 @@
 package integration
 
 import (
+	"context"
 	"fmt"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"pgapply/apply"
@@ -90,4 +92,29 @@ func TestRefreshAndResync(t *testing.T) {
 	l.catchUp()
 	l.same(`SELECT * FROM a ORDER BY id`)
 	l.same(`SELECT * FROM b ORDER BY id`)
+}
+
+// TestWrittenWhileTheSlotIsMade: somebody writes on the target while the slot waits for
+// an old transaction. That table is not copied over it, and the others are.
+func TestWrittenWhileTheSlotIsMade(t *testing.T) {
+	l := newLink(t)
+	l.both(`CREATE TABLE a (id int PRIMARY KEY)`, `CREATE TABLE b (id int PRIMARY KEY)`)
+	l.onSource(`INSERT INTO a VALUES (1)`, `INSERT INTO b VALUES (1)`, `CREATE PUBLICATION p FOR TABLE a, b`)
+	old, err := pgx.Connect(t.Context(), l.source)
+	require.NoError(t, err)
+	defer func() { _ = old.Close(context.Background()) }()
+	_, err = old.Exec(t.Context(), `BEGIN; INSERT INTO a VALUES (2)`)
+	require.NoError(t, err)
+	l.launch(l.options(copying))
+	pgtest.WaitFor(t, l.target, `SELECT slot_state FROM pgapply.subscription`, "creating")
+	l.onTarget(`INSERT INTO b VALUES (100)`)
+	_, err = old.Exec(t.Context(), `COMMIT`)
+	require.NoError(t, err)
+	pgtest.WaitFor(t, l.target, `SELECT string_agg(table_name || state::text, ' ' ORDER BY table_name) FROM pgapply.subscription_table`, "ar bi")
+	require.Equal(t, "1\n2", pgtest.Query(t, l.target, `SELECT * FROM a ORDER BY id`))
+	require.Equal(t, "100", pgtest.Query(t, l.target, `SELECT * FROM b`))
+	pgtest.WaitFor(t, l.target, `SELECT last_error LIKE '%not empty%' FROM pgapply.subscription_table WHERE table_name = 'b'`, "t")
+	l.onTarget(`DELETE FROM b`)
+	pgtest.WaitFor(t, l.target, `SELECT string_agg(table_name || state::text, ' ' ORDER BY table_name) FROM pgapply.subscription_table`, "ar br")
+	l.same(`SELECT * FROM b`)
 }
