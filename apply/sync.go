@@ -362,8 +362,8 @@ func (a *attempt) leaveOut(ctx context.Context, table state.Table, reason string
 	return targetErrorOrNil(a.control.store.CopyFailed(ctx, table.Member, reason))
 }
 
-// mayCopy leaves out, and says why, the tables whose rows on the target nobody has
-// decided about.
+// mayCopy leaves out, and says why, the tables that the target does not have, and those
+// whose rows on the target nobody has decided about.
 func (a *attempt) mayCopy(ctx context.Context, session *target.Session, tables []state.Table) ([]state.Table, error) {
 	undecided := func(table state.Table) bool {
 		return table.Existing == state.ExistingRefused && table.State == state.TableInit
@@ -378,7 +378,14 @@ func (a *attempt) mayCopy(ctx context.Context, session *target.Session, tables [
 	if err != nil {
 		return nil, TargetError(err)
 	}
+	missing, err := tablesync.Missing(session, a.toCopy(tables))
+	if err != nil {
+		return nil, TargetError(err)
+	}
 	reasons := make(map[state.Member]string)
+	for _, table := range missing {
+		reasons[member(table)] = fmt.Sprintf(`the target has no table "%s": create it there, or start with --copy-schema`, table)
+	}
 	for _, f := range filled {
 		reasons[member(f.Table)] = fmt.Sprintf("the target's table is not empty, it has about %d rows: empty it, or `pgapply resync` it, which removes them", f.Rows)
 	}
@@ -529,7 +536,7 @@ func theirs(tables []state.Table) []state.Table {
 type setRecorder struct{ recorder }
 
 func (r setRecorder) Acknowledge(ctx context.Context, position lsn.LSN) error {
-	return targetErrorOrNil(r.Store.SetReached(ctx, position))
+	return targetErrorOrNil(r.SetReached(ctx, position))
 }
 
 // ClearSkip leaves that to the subscription's own stream.

@@ -19,6 +19,18 @@ type Filled struct {
 // checkedAtOnce bounds how many tables one statement looks into.
 const checkedAtOnce = 100
 
+// Missing returns those of the tables that the target does not have, in the order given.
+// The session reads and gives names in the encoding of its database.
+func Missing(session origin.Session, tables []Table) ([]Table, error) {
+	found, err := locals(session, tables)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(slices.Clone(tables), func(table Table) bool {
+		return found[Table{Schema: table.Schema, Name: table.Name}] != nil
+	}), nil
+}
+
 // NotEmpty returns those of the tables that have rows on the target, in the order given.
 // Tables that the target does not have are left out. The session reads and gives names in
 // the encoding of its database.
