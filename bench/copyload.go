@@ -16,7 +16,7 @@ func copyWorkloads(scale float64) []workload {
 			schema: []string{`CREATE TABLE accounts (aid int PRIMARY KEY, bid int, abalance int, filler char(84))`},
 			tables: []string{"accounts"}, copied: true,
 			fill:       fmt.Sprintf(`INSERT INTO accounts SELECT g, 1 + (g - 1) / 100000, 0, '' FROM generate_series(1, %d) g`, accounts),
-			contenders: mustParse("native,native+binary,pipe,pipe+binary,pgapply"),
+			contenders: mustParse("native,native+binary,pipe,pipe+binary,pgapply,pgapply+split=67108864"),
 		},
 		{
 			name: "C2", title: fmt.Sprintf("copy of one table with %s rows of text and jsonb, a primary key and two more indexes", grouped(documents)),
