@@ -88,7 +88,7 @@ fuzz: ## Each fuzz target for FUZZTIME (30s)
 	      $(GOTEST) -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$package"; \
 	    done
 
-bench: ## Decode-only, native and pgapply side by side: some 15 minutes on a machine that does nothing else (bench/README.md)
+bench: ## Decode-only, native and pgapply side by side, changes and copies: half an hour on a machine that does nothing else (bench/README.md)
 	go run ./bench -save bench/results
 
 # Tools
