@@ -66,7 +66,7 @@ race: ## Every package but integration under the race detector, with servers whe
 	$(GOTEST) -race $(RACE_PACKAGES)
 
 integration: ## The whole engine against real servers of major PG (18)
-	PGAPPLY_TEST_MAJOR=$(PG) $(GOTEST) -timeout 20m ./integration
+	PGAPPLY_TEST_MAJOR=$(PG) $(GOTEST) -timeout 40m ./integration
 
 matrix: ## Every publisher from 10 on into target 18, and publisher 18 into every target from 14 on
 	PGAPPLY_MATRIX=all $(GOTEST) -timeout 60m -run '^Test(Majors|EveryWayGivesTheSameTables)$$' -v ./integration
