@@ -297,11 +297,7 @@ func (a *attempt) openWorkers(ctx context.Context) error {
 	opening, failed := errgroup.WithContext(ctx)
 	for i := range workers {
 		opening.Go(func() (err error) {
-			if workers[i], err = a.openWorker(failed, i+1); err != nil {
-				return err
-			}
-			defer context.AfterFunc(failed, workers[i].Close)()
-			_, err = a.acquire(failed, workers[i], a.originOf(i+1))
+			workers[i], err = a.openWorker(failed, i+1)
 			return err
 		})
 	}
@@ -312,7 +308,17 @@ func (a *attempt) openWorkers(ctx context.Context) error {
 		}
 	}
 	a.watchSessions(ctx)
-	return err
+	if err != nil {
+		return err
+	}
+	// One after the other: where the target has no room for all, a later start with fewer
+	// needs those of the first, and the target keeps the place of each that was ever used.
+	for i, worker := range a.workers {
+		if _, err := a.acquire(ctx, worker, a.originOf(i+1)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // openWorker opens one apply session.
