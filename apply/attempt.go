@@ -109,12 +109,8 @@ func (a *attempt) connectPublisher(ctx context.Context) error {
 
 func (a *attempt) connectAs(ctx context.Context, applicationName string) error {
 	var err error
-	a.publisher, err = source.Connect(ctx, source.Options{
-		URI: a.options.Source, Passfile: a.options.SourcePassfile,
-		ApplicationName: applicationName, ClientEncoding: a.control.target.Encoding, Log: a.log,
-	})
-	if err != nil {
-		return SourceError(err)
+	if a.publisher, err = a.dial(ctx, applicationName); err != nil {
+		return err
 	}
 	if a.identity, err = a.publisher.Identify(ctx); err != nil {
 		return SourceError(err)
@@ -129,6 +125,18 @@ func (a *attempt) connectAs(ctx context.Context, applicationName string) error {
 		a.options.EndLSN = a.identity.Position
 	}
 	return nil
+}
+
+// dial opens a session on the publisher.
+func (a *attempt) dial(ctx context.Context, applicationName string) (*source.Conn, error) {
+	conn, err := source.Connect(ctx, source.Options{
+		URI: a.options.Source, Passfile: a.options.SourcePassfile,
+		ApplicationName: applicationName, ClientEncoding: a.control.target.Encoding, Log: a.log,
+	})
+	if err != nil {
+		return nil, SourceError(err)
+	}
+	return conn, nil
 }
 
 // refuseSource stops what cannot work before anything is changed on either end.

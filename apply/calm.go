@@ -10,7 +10,6 @@ import (
 	"pgapply/apply/stream"
 	"pgapply/decoder/txn"
 	"pgapply/internal/lsn"
-	"pgapply/internal/source"
 	"pgapply/internal/spool"
 )
 
@@ -99,10 +98,7 @@ func (a *attempt) watchCalm(ctx context.Context, s *stream.Stream) error {
 // the publisher's next note of which are running. A publisher that does not answer is
 // asked again.
 func (a *attempt) allEnded(ctx context.Context, position lsn.LSN) bool {
-	conn, err := source.Connect(ctx, source.Options{
-		URI: a.options.Source, Passfile: a.options.SourcePassfile,
-		ApplicationName: a.options.Name + ":look", ClientEncoding: a.control.target.Encoding, Log: a.log,
-	})
+	conn, err := a.dial(ctx, a.options.Name+":look")
 	if err != nil {
 		return false
 	}

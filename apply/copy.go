@@ -179,19 +179,15 @@ func copyError(err error) error {
 	return TargetError(err)
 }
 
-// indexHint is copyHint for an index that could not be made.
-func indexHint(err error) string {
-	if failed, ok := errors.AsType[*tablesync.IndexError](err); ok {
-		return failed.Hint
-	}
-	return ""
-}
-
 // printable is a name in the encoding of the target's database for people to read.
 func printable(name string) string { return strings.ToValidUTF8(name, "?") }
 
+// copyHint is the remedy for a table that could not be copied, or an index not made.
 func copyHint(err error) string {
 	if failed, ok := errors.AsType[*tablesync.TableError](err); ok {
+		return failed.Hint
+	}
+	if failed, ok := errors.AsType[*tablesync.IndexError](err); ok {
 		return failed.Hint
 	}
 	return ""

@@ -48,7 +48,7 @@ func (a *attempt) makeIndexes(ctx context.Context) error {
 	for _, index := range built {
 		switch {
 		case index.Err != nil:
-			a.log.Error(index.Err.Error(), zap.String("hint", indexHint(index.Err)))
+			a.log.Error(index.Err.Error(), zap.String("hint", copyHint(index.Err)))
 		case index.Built:
 			a.log.Info("made an index again", zap.String("index", printable(index.Name)), zap.String("table", printable(index.Table.String())),
 				zap.Float64("seconds", index.Duration.Seconds()))

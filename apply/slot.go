@@ -154,7 +154,7 @@ func (a *attempt) begin(ctx context.Context, slot *source.Slot, ours bool) error
 	}
 	publisher, kind := a.publisher, source.SnapshotNothing
 	if len(tables) > 0 {
-		if publisher, err = a.connectSync(ctx); err != nil {
+		if publisher, err = a.dial(ctx, a.options.Name+":sync"); err != nil {
 			return err
 		}
 		a.snapshot, kind = &snapshot{conn: publisher}, source.SnapshotExport

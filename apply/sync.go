@@ -267,7 +267,7 @@ func (a *attempt) syncOnce(ctx context.Context, s *stream.Stream) (done bool, er
 // copySet makes a slot and copies tables on its snapshot; left is the slot of an earlier
 // set. It returns where the slot begins, or errNotCopied if none of the tables was copied.
 func (a *attempt) copySet(ctx context.Context, left string, tables []state.Table) (lsn.LSN, error) {
-	publisher, err := a.connectSync(ctx)
+	publisher, err := a.dial(ctx, a.options.Name+":sync")
 	if err != nil {
 		return 0, err
 	}
@@ -327,7 +327,7 @@ func (a *attempt) copySet(ctx context.Context, left string, tables []state.Table
 
 // endSetAlone is endSet on a connection of its own.
 func (a *attempt) endSetAlone(ctx context.Context, slot string) error {
-	publisher, err := a.connectSync(ctx)
+	publisher, err := a.dial(ctx, a.options.Name+":sync")
 	if err != nil {
 		return err
 	}
@@ -475,7 +475,7 @@ func (a *attempt) catchUp(ctx context.Context, slot string, from, to lsn.LSN) (r
 	if start >= to {
 		return start, targetErrorOrNil(a.control.store.SetReached(ctx, start))
 	}
-	publisher, err := a.connectSync(ctx)
+	publisher, err := a.dial(ctx, a.options.Name+":sync")
 	if err != nil {
 		return 0, err
 	}
@@ -559,18 +559,6 @@ func (a *attempt) openSync(ctx context.Context, role string, member *members) (s
 		stop()
 		session.Close()
 	}, nil
-}
-
-// connectSync opens a session on the publisher for a copy set.
-func (a *attempt) connectSync(ctx context.Context) (*source.Conn, error) {
-	conn, err := source.Connect(ctx, source.Options{
-		URI: a.options.Source, Passfile: a.options.SourcePassfile,
-		ApplicationName: a.options.Name + ":sync", ClientEncoding: a.control.target.Encoding, Log: a.log,
-	})
-	if err != nil {
-		return nil, SourceError(err)
-	}
-	return conn, nil
 }
 
 func inState(tables []state.Table, states ...state.TableState) []state.Table {

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/jackc/pgx/v5/pgconn"
-
 	"pgapply/apply/schema"
 	"pgapply/apply/state"
 	"pgapply/apply/tablesync"
@@ -89,14 +87,15 @@ func (a *attempt) refuseRows(ctx context.Context) error {
 	if err != nil {
 		return SourceError(err)
 	}
-	conn, err := target.Connect(ctx, target.Connection{
-		URI: a.options.Target, Passfile: a.options.TargetPassfile, ApplicationName: a.options.Name + ":look", SynchronousCommit: "off",
+	session, err := target.Open(ctx, target.Options{
+		URI: a.options.Target, Passfile: a.options.TargetPassfile, ApplicationName: a.options.Name + ":look", SynchronousCommit: "off", Log: a.log,
 	})
 	if err != nil {
 		return TargetError(err)
 	}
-	defer func() { _ = conn.Close(ctx) }()
-	filled, err := tablesync.NotEmpty(looker{ctx, conn}, a.toCopy(tables))
+	defer session.Close()
+	defer context.AfterFunc(ctx, session.Close)()
+	filled, err := tablesync.NotEmpty(session, a.toCopy(tables))
 	if err != nil {
 		return TargetError(err)
 	}
@@ -162,20 +161,4 @@ func schemaError(err error) error {
 		return SourceError(err)
 	}
 	return TargetError(err)
-}
-
-// looker asks the target.
-type looker struct {
-	ctx  context.Context //nolint:containedctx // it lives as long as one call
-	conn *pgconn.PgConn
-}
-
-// Query implements origin.Session.
-func (l looker) Query(sql string, parameters ...string) ([][][]byte, error) {
-	values := make([][]byte, len(parameters))
-	for i, parameter := range parameters {
-		values[i] = []byte(parameter)
-	}
-	result := l.conn.ExecParams(l.ctx, sql, values, nil, nil, nil).Read()
-	return result.Rows, result.Err
 }
