@@ -40,6 +40,8 @@ type Assembler struct {
 
 	completed uint64 // transactions that were complete
 
+	fresh []Transaction // for those that will begin
+
 	broken        error // returned by every Add from then on
 	openStreams   atomic.Int64
 	ignoredAborts atomic.Int64

@@ -153,3 +153,30 @@ func drain(b *testing.B, transaction *Transaction) {
 	}
 	transaction.Release()
 }
+
+// BenchmarkSmallTransaction is what a transaction of one row costs when thousands of them
+// wait for the commit of their group.
+func BenchmarkSmallTransaction(b *testing.B) {
+	const group = 10_000
+	w := wire{}
+	begin, insert, commit := w.begin(7, 1), w.insert(0, 1, text("1234567", "some text")), w.commit(7, 1, 2)
+	a := NewAssembler(Options{Budget: NewBudget(1 << 30)})
+	feed(b, a, begin, w.relation(0, table(1, "t", "id", "v")))
+	finish(b, a, commit).Release()
+	b.ReportAllocs()
+	held := make([]*Transaction, 0, group)
+	for b.Loop() {
+		for _, f := range [...]frame{begin, insert} {
+			if _, err := a.Add(f); err != nil {
+				b.Fatal(err)
+			}
+		}
+		held = append(held, finish(b, a, commit))
+		if len(held) == group {
+			for _, transaction := range held {
+				drain(b, transaction)
+			}
+			held = held[:0]
+		}
+	}
+}

@@ -8,9 +8,9 @@ func (a *Assembler) begin(m *decoder.Begin) error {
 	if err := a.require(idle, m); err != nil {
 		return err
 	}
-	a.enter(inTransaction, &Transaction{
-		Kind: Commit, XID: m.XID, FinalLSN: m.FinalLSN, Time: m.CommitTime,
-	})
+	t := a.newTransaction()
+	t.Kind, t.XID, t.FinalLSN, t.Time = Commit, m.XID, m.FinalLSN, m.CommitTime
+	a.enter(inTransaction, t)
 	return nil
 }
 
@@ -66,6 +66,20 @@ func (a *Assembler) enter(s state, t *Transaction) {
 	a.admit(&a.plain)
 	a.state, a.current = s, &a.plain
 }
+
+// newTransaction takes the next of several that were allocated together, as most have a
+// few rows and come and go by the thousand.
+func (a *Assembler) newTransaction() *Transaction {
+	if len(a.fresh) == 0 {
+		a.fresh = make([]Transaction, freshTransactions)
+	}
+	t := &a.fresh[0]
+	a.fresh = a.fresh[1:]
+	return t
+}
+
+// freshTransactions are few, since one that is held keeps the memory of all of them.
+const freshTransactions = 32
 
 // largeSize is from when on an ordinary transaction is one for Streams too, and tellEvery
 // how often they are told of more of it, in bytes.

@@ -11,9 +11,9 @@ import (
 // Chunks come in sizes that are powers of four, so that a transaction of a few
 // rows takes little and a large one needs few.
 const (
-	smallestChunk = 1 << 10
+	smallestChunk = 256
 	largestChunk  = 256 << 10
-	chunkSizes    = 5
+	chunkSizes    = 6
 )
 
 // chunk is a piece of memory that holds whole records. Its length is what is
