@@ -114,16 +114,41 @@ func define(table Table, row [][]byte) droppable {
 // literal quotes a string under standard_conforming_strings, which the session forces.
 func literal(value string) string { return "'" + strings.ReplaceAll(value, "'", "''") + "'" }
 
+// attachedIndexes counts the secondary indexes of a table that belong to a partitioned one.
+const attachedIndexes = `
+	SELECT pg_catalog.count(*) FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
+	WHERE i.indrelid = $1::pg_catalog.oid AND NOT i.indisprimary AND NOT i.indisreplident
+		AND (c.relkind = 'I' OR EXISTS (SELECT FROM pg_catalog.pg_inherits h WHERE h.inhrelid = i.indexrelid))`
+
+// partitionedStay says that the indexes of a partitioned table, or what a partition has
+// of them, are not deferred. Dropped at the root they are gone from all partitions, each
+// under a name of its own, and meanwhile partitions may come and go: to make again just
+// what there was takes more than a list of statements.
+func (j *job) partitionedStay(t *table) error {
+	rows, err := j.session.Query(attachedIndexes, strconv.FormatUint(uint64(t.local.oid), 10))
+	if err != nil {
+		return err
+	}
+	if stay := string(rows[0][0]); stay != "0" {
+		j.Log.Info("indexes stay during the copy, since they are those of a partitioned table",
+			zap.String("schema", t.Schema), zap.String("table", t.Name), zap.String("indexes", stay))
+	}
+	return nil
+}
+
 // deferIndexes drops the secondary indexes of a table that is empty, or is emptied here,
 // in one transaction with their being recorded. Where the role may not drop them, they stay.
 func (j *job) deferIndexes(ctx context.Context, t *table) error {
-	if t.local.kind != "r" { // the indexes of partitions would lose their names
-		return nil
+	if t.local.kind != "r" {
+		return j.partitionedStay(t)
 	}
 	if err := j.session.begin(); err != nil {
 		return err
 	}
 	err := j.dropIndexes(ctx, t)
+	if err == nil {
+		err = j.partitionedStay(t)
+	}
 	if err == nil {
 		if err = j.session.commit(false); err == nil {
 			t.clean = false

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"pgapply/internal/pgtest"
 )
@@ -71,6 +73,8 @@ func TestIndexesAreDeferred(t *testing.T) {
 	before := e.query(everyIndex)
 	shelf := &shelf{}
 	e.options.Indexes = shelf
+	core, said := observer.New(zap.InfoLevel)
+	e.options.Log = zap.New(core)
 	e.recorder.copied = func(table Table) error {
 		if table.Name == "a" {
 			require.Equal(t, "a_clustered, a_pkey, a_statistics, needed", e.query(`select string_agg(relname, ', ' order by relname) from pg_index join pg_class on oid = indexrelid where indrelid = 'a'::regclass`))
@@ -83,6 +87,9 @@ func TestIndexesAreDeferred(t *testing.T) {
 		require.NoError(t, result.Err)
 	}
 	require.Equal(t, `a_o'n"e, a_u, a_v, a_x`, shelf.names())
+	stay := said.FilterMessageSnippet("those of a partitioned table").All()
+	require.Len(t, stay, 1)
+	require.Equal(t, map[string]any{"schema": "public", "table": "parted", "indexes": "1"}, stay[0].ContextMap())
 	require.Equal(t, "4", e.query(`select count(*) from shelved`))
 
 	results, err := BuildIndexes(t.Context(), e.options, shelf.indexes, shelf.built)

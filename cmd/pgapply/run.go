@@ -80,10 +80,10 @@ func (v *verb) engineFlags(options *apply.Options) {
 		flags.BoolVar(&options.CopyData, "copy-data", options.CopyData, "copy each table when it enters the subscription; false takes the target's rows for the publisher's")
 		flags.BoolVar(&options.CopySchema, "copy-schema", options.CopySchema, "create on the target what it lacks of the published tables, through pg_dump")
 		flags.IntVar(&options.TableJobs, "table-jobs", options.TableJobs, "`N` tables, or parts of large ones, are copied at a time")
-		flags.Var(size{&options.SplitLargerThan}, "split-tables-larger-than", "`SIZE` on the publisher from which on a table is copied in parts; 0 for never")
+		flags.Var(size{&options.SplitLargerThan}, "split-tables-larger-than", "`SIZE` on the publisher (14 and later) from which on a table is copied in parts; 0 for never")
 		flags.StringVar(&options.IfNotEmpty, "if-not-empty", options.IfNotEmpty, "`ACTION` where the target's table has rows: error, truncate (with --yes), or append")
 		flags.BoolVar(&options.Confirmed, "yes", options.Confirmed, "confirm --if-not-empty truncate")
-		flags.BoolVar(&options.DeferIndexes, "defer-indexes", options.DeferIndexes, "drop secondary indexes and unique constraints of empty tables for the time of their copy, and make them again with --table-jobs")
+		flags.BoolVar(&options.DeferIndexes, "defer-indexes", options.DeferIndexes, "drop secondary indexes and unique constraints of empty tables, but for partitioned ones, for the time of their copy, and make them again with --table-jobs")
 		flags.BoolVar(&options.Analyze, "analyze", options.Analyze, "collect the planner's statistics of each copied table")
 	})
 	v.group("How to apply", func(flags *pflag.FlagSet) {
