@@ -84,6 +84,7 @@ func runApply(ctx context.Context, j job) error {
 	if err != nil {
 		return err
 	}
+	apply.TuneCollector(o.MemoryLimit)
 	if j.Copy {
 		defer sayWhenStreaming(ctx, engine)()
 	}

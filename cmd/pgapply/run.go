@@ -116,6 +116,7 @@ func runEngine(ctx context.Context, options apply.Options) error {
 	if err != nil {
 		return err
 	}
+	apply.TuneCollector(options.MemoryLimit)
 	return engine.Run(ctx)
 }
 
