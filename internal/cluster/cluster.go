@@ -72,33 +72,44 @@ func start(ctx context.Context, options Options, f *finder, reserve reservation)
 	if err != nil {
 		return nil, err
 	}
-	directory, err := makeHome(options.Dir, f.cache)
+	c, err := newCluster(installation, options.Dir, f.cache)
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{
-		installation: installation, account: f.account, directory: directory, releasePort: func() {},
-		socket: len(filepath.Join(directory, ".s.PGSQL.65535")) < maxSocketPath,
+	fill := func(context.Context) error {
+		if err := copyTree(template, c.data(), c.account, nil); err != nil {
+			return fmt.Errorf("copy the template of PostgreSQL %s: %w", c.installation.Version, err)
+		}
+		if err := renewIdentity(c.data()); err != nil {
+			return err
+		}
+		return c.configure(defaultSettings(c.installation.Major), options)
 	}
-	if err := c.create(ctx, template, options, reserve); err != nil {
+	if err := c.create(ctx, fill, reserve); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
 	return c, nil
 }
 
+// newCluster makes the directory, in which there is nothing yet.
+func newCluster(i Installation, directory string, cache *cache) (*Cluster, error) {
+	directory, err := makeHome(directory, cache)
+	if err != nil {
+		return nil, err
+	}
+	return &Cluster{
+		installation: i, account: cache.account, directory: directory, releasePort: func() {},
+		socket: len(filepath.Join(directory, ".s.PGSQL.65535")) < maxSocketPath,
+	}, nil
+}
+
 // create fills the empty directory and starts the server. Until it returns nobody
 // else knows c, so it takes no lock.
-func (c *Cluster) create(ctx context.Context, template string, options Options, reserve reservation) (err error) {
+func (c *Cluster) create(ctx context.Context, fill func(context.Context) error, reserve reservation) (err error) {
 	if c.guard, err = startGuard(c.account, c.directory, c.program()); err != nil {
 		return err
 	}
-	if err := copyTree(template, c.data(), c.account); err != nil {
-		return fmt.Errorf("copy the template of PostgreSQL %s: %w", c.installation.Version, err)
-	}
-	if err := renewIdentity(c.data()); err != nil {
-		return err
-	}
-	if err := c.configure(options); err != nil {
+	if err := fill(ctx); err != nil {
 		return err
 	}
 	for attempts := 1; ; attempts++ {
@@ -117,8 +128,7 @@ func (c *Cluster) create(ctx context.Context, template string, options Options, 
 
 // configure appends the settings to postgresql.conf, where the last line for a
 // name counts.
-func (c *Cluster) configure(options Options) error {
-	settings := defaultSettings(c.installation.Major)
+func (c *Cluster) configure(settings map[string]string, options Options) error {
 	if options.Durable {
 		settings["fsync"] = "on"
 	}

@@ -33,15 +33,26 @@ func (c *cache) template(ctx context.Context, i Installation, progress func(stri
 }
 
 // copyTree copies a data directory and gives every copied file to the account.
-// On file systems that can, files share their blocks (copy_file_range).
-func copyTree(source, destination string, a account) error {
+// On file systems that can, files share their blocks (copy_file_range). Of a server
+// that runs, skip tells by the path in the directory what to leave out, and what is
+// removed meanwhile is left out too.
+func copyTree(source, destination string, a account, skip func(relative string) bool) error {
 	return filepath.WalkDir(source, func(path string, entry fs.DirEntry, err error) error {
+		if skip != nil && errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
 		if err != nil {
 			return err
 		}
 		relative, err := filepath.Rel(source, path)
 		if err != nil {
 			return err
+		}
+		if skip != nil && skip(relative) {
+			if entry.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
 		}
 		target := filepath.Join(destination, relative)
 		switch {
@@ -51,6 +62,9 @@ func copyTree(source, destination string, a account) error {
 			err = copyFile(path, target)
 		default:
 			err = errors.New("neither a file nor a directory")
+		}
+		if skip != nil && errors.Is(err, fs.ErrNotExist) {
+			return nil
 		}
 		if err != nil {
 			return fmt.Errorf("copy %s: %w", path, err)

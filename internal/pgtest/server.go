@@ -88,6 +88,20 @@ func Pair(t testing.TB, options ...Option) (publisher, target *cluster.Cluster) 
 	return publisher, target
 }
 
+// Standby starts a hot standby of a server, of major 15 or later, for this test alone. It
+// has the primary's settings, but for those of the options.
+func Standby(t testing.TB, primary *cluster.Cluster, options ...Option) *cluster.Cluster {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), startPatience)
+	defer cancel()
+	server, err := cluster.StartStandby(ctx, primary, optionsOf(0, options))
+	if err != nil {
+		t.Fatal(err)
+	}
+	endWith(t, server)
+	return server
+}
+
 func startPair(t testing.TB, options []Option) (publisher, target *cluster.Cluster, err error) {
 	t.Helper()
 	publisherMajor := majorOf(t, "PGAPPLY_TEST_PUBLISHER_MAJOR", Major(t))
@@ -109,6 +123,10 @@ func startPair(t testing.TB, options []Option) (publisher, target *cluster.Clust
 func start(t testing.TB, major int, options []Option) (*cluster.Cluster, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), startPatience)
 	defer cancel()
+	return cluster.Start(ctx, optionsOf(major, options))
+}
+
+func optionsOf(major int, options []Option) cluster.Options {
 	o := cluster.Options{Major: major, Settings: map[string]string{}, Progress: func(what string) {
 		// Past go test's habit of showing nothing of tests that pass: a fetch takes
 		// time, and another major than the wanted one must not go unnoticed.
@@ -117,7 +135,7 @@ func start(t testing.TB, major int, options []Option) (*cluster.Cluster, error) 
 	for _, option := range options {
 		option(&o)
 	}
-	return cluster.Start(ctx, o)
+	return o
 }
 
 // endWith ends the server with the test.
