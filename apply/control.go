@@ -75,6 +75,9 @@ func (c *control) reign() error {
 	}
 	c.tasks.Go(c.beat)
 	c.tasks.Go(c.listen)
+	if c.engine.options.ReadRecords {
+		c.tasks.Go(c.readRecords)
+	}
 	return nil
 }
 
@@ -109,6 +112,7 @@ func (c *control) beat() {
 	var writtenAt, prunedAt, sweptAt time.Time
 	var swept int64
 	for {
+		c.engine.turned()
 		if time.Since(prunedAt) >= prunePause {
 			deleted, err := c.store.Prune(c.ctx, c.engine.options.ConflictRetention)
 			c.note(err)

@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -25,6 +26,7 @@ import (
 	"pgapply/apply/tablesync"
 	"pgapply/apply/target"
 	"pgapply/conflict"
+	"pgapply/internal/lsn"
 )
 
 // Engine runs one subscription.
@@ -45,6 +47,14 @@ type Engine struct {
 	// met are the tables that the stream has met without knowing them, and for which it
 	// was started over. They belong to the sessions that apply, in turn.
 	met sync.Map
+	// whole are the names of transactions that were prepared on the target, while tables
+	// were being copied, without a change of such a table being left out.
+	whole sync.Map
+	// stuck is where a transaction finishes that could not be applied, 0 for none.
+	stuck lsn.LSN
+	// records and pulse are for who watches: see Records and Pulse.
+	records atomic.Pointer[Records]
+	pulse   atomic.Int64
 
 	mu struct {
 		sync.Mutex
@@ -78,6 +88,7 @@ func New(options Options) (*Engine, error) {
 		MemoryLimit:  options.MemoryLimit,
 		SpoolLimit:   options.SpoolLimit,
 	}
+	e.turned()
 	return e, nil
 }
 
@@ -106,6 +117,9 @@ func (e *Engine) Run(ctx context.Context) error {
 		trouble := classify(err)
 		e.recordConflict(ctx, trouble)
 		e.failed(trouble)
+		if failed, ok := errors.AsType[*target.TransactionError](trouble); ok && !trouble.Retryable {
+			e.stuck = failed.EndLSN
+		}
 		if !e.retries(trouble) {
 			e.leave(trouble)
 			return trouble
@@ -135,6 +149,7 @@ func (e *Engine) rest(ctx context.Context, pause time.Duration) bool {
 	until := time.Now().Add(pause)
 	before := e.touched(ctx)
 	for left := pause; left > 0; left = time.Until(until) {
+		e.turned()
 		woken, slept := doze(ctx, min(left, e.poll), news)
 		if !slept {
 			return false
@@ -260,6 +275,7 @@ func (e *Engine) failed(trouble *Error) {
 
 // phase records what the engine is doing.
 func (e *Engine) phase(phase state.Phase, waitingFor string) {
+	e.turned()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	status := &e.mu.status

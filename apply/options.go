@@ -120,6 +120,10 @@ type Options struct {
 	SpoolDir   string
 	SpoolLimit int64
 
+	// ReadRecords has the engine read every few seconds what the state says about its
+	// tables and conflicts, for who watches it in this process: see Engine.Records.
+	ReadRecords bool
+
 	// Version of this program, for people who look at the runner.
 	Version string
 	// Log receives what happens; nil logs nothing.

@@ -296,13 +296,14 @@ func (r *Report) addRunner(holder *state.Holder, runner *state.Runner) {
 }
 
 func (r *Report) addPublisher(ctx context.Context, ends Endpoints, sub *state.Subscription) {
-	ctx, cancel := context.WithTimeout(ctx, publisherPatience)
-	defer cancel()
-	view, err := readPublisher(ctx, ends, r.Slot.Name)
+	r.judgePublisher(ReadPublisher(ctx, ends, r.Slot.Name), sub)
+}
+
+// judgePublisher adds what the publisher said.
+func (r *Report) judgePublisher(view *PublisherView, sub *state.Subscription) {
 	r.Publisher = view
-	if err != nil {
-		view.Reachable, view.Error = false, err.Error()
-		r.problem("the publisher cannot be asked: %v", err)
+	if !view.Reachable {
+		r.problem("the publisher cannot be asked: %s", view.Error)
 		return
 	}
 	if sub == nil {
@@ -325,6 +326,18 @@ func (r *Report) addPublisher(ctx context.Context, ends Endpoints, sub *state.Su
 	case slot.Active && r.Runner.Lock == "":
 		r.problem("slot %q is in use by process %d on the publisher, and no runner lives here", sub.SlotName, slot.ActivePID)
 	}
+}
+
+// ReadPublisher asks the publisher, over a connection of its own, about itself and one
+// of its slots. That it cannot be asked is in the view, too.
+func ReadPublisher(ctx context.Context, ends Endpoints, slotName string) *PublisherView {
+	ctx, cancel := context.WithTimeout(ctx, publisherPatience)
+	defer cancel()
+	view, err := readPublisher(ctx, ends, slotName)
+	if err != nil {
+		view.Reachable, view.Error = false, err.Error()
+	}
+	return view
 }
 
 // readPublisher always returns a view, an empty one beside an error.

@@ -125,6 +125,32 @@ func (s *Store) Conflict(ctx context.Context, id int64) (*RecordedConflict, erro
 	return found[0], nil
 }
 
+// mostValues is how many bytes of a row's values [Store.RecentConflicts] returns.
+const mostValues = 8 << 10
+
+// RecentConflicts lists the newest records, newest first, with the values of their rows
+// where these are not too long to look at.
+func (s *Store) RecentConflicts(ctx context.Context, limit int) ([]RecordedConflict, error) {
+	return rows(ctx, s, "list the newest conflicts", func(row pgx.CollectableRow) (RecordedConflict, error) {
+		var identity, tuple, local []byte
+		recorded, err := scanConflict(row, &identity, &tuple, &local)
+		if err != nil {
+			return recorded, err
+		}
+		recorded.ReplicaIdentity, recorded.RemoteTuple = identity, tuple
+		if local != nil {
+			err = json.Unmarshal(local, &recorded.Local)
+		}
+		return recorded, err
+	}, plainColumns+short("replica_identity")+short("remote_tuple")+short("local_conflicts")+
+		` FROM pgapply.conflict WHERE subscription = $1 ORDER BY id DESC LIMIT $2`, limit)
+}
+
+// short selects a column of JSON as text, or NULL where it is long.
+func short(column string) string {
+	return fmt.Sprintf(", CASE WHEN pg_catalog.octet_length(%[1]s::text) <= %[2]d THEN %[1]s::text END", column, mostValues)
+}
+
 const (
 	plainColumns = `SELECT id, at, schemaname, relname, conflict_type, remote_xid, remote_commit_lsn::text, remote_commit_ts,
 		coalesce(remote_origin, ''), coalesce(operation, ''), coalesce(policy, ''), resolution`
