@@ -44,5 +44,6 @@ state. Each finding is ok, a warning or an error, and names its remedy. Without
 	v.engineFlags(&options)
 	v.group("Output", func(flags *pflag.FlagSet) { jsonFlag(flags, &asJSON) })
 	v.group("Logs", log.flags)
+	v.validate = options.Validate
 	return v.Command
 }

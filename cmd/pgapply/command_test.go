@@ -191,29 +191,11 @@ func TestVariablesThatNoFlagReads(t *testing.T) {
 	require.Equal(t, "pgapply: warning: a variable in the environment stands in for no flag: PGAPPLY_SUORCE\n", c.log)
 }
 
-func TestHoldsPassword(t *testing.T) {
-	for connection, want := range map[string]bool{
-		"":                                    false,
-		"dbname=x user=password":              false,
-		"host=h password=x":                   true,
-		"password = 'x y'":                    true,
-		"sslpassword=x":                       true,
-		"passfile=/x":                         false,
-		"postgres://u@h/d":                    false,
-		"postgres://u:p@h/d":                  true,
-		"postgresql://h/d?user=u&password=p":  true,
-		"postgres://u:p@h1:5432,h2:5433/d":    true,
-		"postgres://u@h/d?application_name=x": false,
-	} {
-		require.Equal(t, want, holdsPassword(connection), connection)
-	}
-}
-
 func TestHelpIsForPeople(t *testing.T) {
 	c := call(t, nil)
 	require.NoError(t, c.err, "help is no failure")
 	for _, command := range []string{
-		"run", "check", "status", "pause", "resume", "skip", "conflicts", "conflicts list", "conflicts show", "conflicts clear", "sequences", "cleanup", "demo", "version",
+		"run", "check", "status", "pause", "resume", "skip", "conflicts", "conflicts list", "conflicts show", "conflicts clear", "sequences", "cleanup", "config", "config print", "config sample", "demo", "version",
 	} {
 		words := strings.Fields(command)
 		require.Contains(t, c.out, words[0])

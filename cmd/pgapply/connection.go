@@ -1,14 +1,11 @@
 package main
 
 import (
-	"net/url"
-	"regexp"
-	"strings"
-
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"pgapply/apply"
+	"pgapply/internal/conninfo"
 	"pgapply/operate"
 )
 
@@ -47,23 +44,9 @@ func exposedPasswords(cmd *cobra.Command) []string {
 	var names []string
 	for _, name := range []string{"source", "target"} {
 		flag := cmd.Flags().Lookup(name)
-		if flag != nil && flag.Changed && holdsPassword(flag.Value.String()) {
+		if flag != nil && flag.Changed && conninfo.Masked(flag.Value.String()) != flag.Value.String() {
 			names = append(names, name)
 		}
 	}
 	return names
-}
-
-// holdsPassword looks at a connection string alone, and not at the files and
-// variables that may add a password to it.
-func holdsPassword(connection string) bool {
-	if strings.HasPrefix(connection, "postgres://") || strings.HasPrefix(connection, "postgresql://") {
-		parsed, err := url.Parse(connection)
-		if err != nil {
-			return strings.Contains(connection, "@") // several hosts, say; better one warning too many
-		}
-		_, inUser := parsed.User.Password()
-		return inUser || parsed.Query().Has("password") || parsed.Query().Has("sslpassword")
-	}
-	return regexp.MustCompile(`(?:^|\s)(?:ssl)?password\s*=`).MatchString(connection)
 }

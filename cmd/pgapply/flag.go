@@ -1,8 +1,6 @@
 package main
 
 import (
-	"encoding/csv"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -12,13 +10,23 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
+
+	"pgapply/internal/config"
 )
 
 // verb is a subcommand whose flags come in groups, each of which can also be given
-// in the environment.
+// in the environment and in a file.
 type verb struct {
 	*cobra.Command
 	groups []flagGroup
+	// file is --config.
+	file string
+	// faults are those of the values on the command line; see given.
+	faults []error
+	// origins say where each setting came from, once run is called.
+	origins map[string]config.Origin
+	// validate, unless nil, looks at the options beside what is wrong with their flags.
+	validate func() error
 }
 
 type flagGroup struct {
@@ -27,15 +35,15 @@ type flagGroup struct {
 }
 
 // newVerb makes a subcommand that takes flags only, unless it has Args of its own.
-// When run is called, flags hold what the command line says, else the environment,
-// else their defaults.
+// When run is called, flags hold what the command line says, else the environment, else
+// the file, else their defaults. Flag.Changed goes on to mean the command line.
 func newVerb(command *cobra.Command, run func(cmd *cobra.Command) error) *verb {
 	v := &verb{Command: command}
 	if command.Args == nil {
 		command.Args = noArguments
 	}
 	command.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := fromEnvironment(cmd, os.LookupEnv); err != nil {
+		if err := v.settle(); err != nil {
 			return err
 		}
 		if cmd.Flags().Lookup("log-format") == nil { // otherwise the log says it
@@ -45,7 +53,9 @@ func newVerb(command *cobra.Command, run func(cmd *cobra.Command) error) *verb {
 		}
 		return run(cmd)
 	}
+	command.Flags().StringVar(&v.file, configFlag, "", "YAML `FILE` with settings by the names of flags; see `pgapply config sample`")
 	command.SetUsageFunc(v.usage)
+	command.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return v.flagError(err) })
 	return v
 }
 
@@ -55,7 +65,34 @@ func (v *verb) group(title string, define func(*pflag.FlagSet)) {
 	flags.SortFlags = false
 	define(flags)
 	v.groups = append(v.groups, flagGroup{title, flags})
-	v.Flags().AddFlagSet(flags)
+	v.take(flags)
+}
+
+// take has the command line set flags. A value that one of them does not take is kept for
+// later, so that all that is wrong is said at once.
+func (v *verb) take(flags *pflag.FlagSet) {
+	flags.VisitAll(func(flag *pflag.Flag) {
+		tolerant := *flag
+		tolerant.Value = given{flag, v}
+		v.Flags().AddFlag(&tolerant)
+	})
+}
+
+// given is the value of a flag on the command line.
+type given struct {
+	flag *pflag.Flag
+	verb *verb
+}
+
+func (g given) Type() string   { return g.flag.Value.Type() }
+func (g given) String() string { return g.flag.Value.String() }
+
+// Set never fails.
+func (g given) Set(text string) error {
+	if err := g.flag.Value.Set(text); err != nil {
+		g.verb.faults = append(g.verb.faults, &config.Fault{Setting: g.flag.Name, Place: "--" + g.flag.Name, Err: misfit(g.flag, text, err)})
+	}
+	return nil
 }
 
 func (v *verb) usage(cmd *cobra.Command) error {
@@ -75,6 +112,8 @@ func (v *verb) usage(cmd *cobra.Command) error {
 		})
 	}
 	fmt.Fprintf(&text, "\nEach flag can also be given in the environment: --%s is %s.\n", example, variable(example))
+	fmt.Fprintf(&text, "In the file that --%s FILE or %s names it is a line `%s: VALUE`; `pgapply config sample` writes one.\n",
+		configFlag, variable(configFlag), example)
 	_, err := io.WriteString(out, text.String())
 	return err
 }
@@ -93,46 +132,14 @@ func width(out io.Writer) int {
 }
 
 // variable is the environment variable that stands in for a flag.
-func variable(flag string) string {
-	return "PGAPPLY_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
-}
-
-// fromEnvironment sets the flags that the command line leaves open. A variable
-// that is empty counts as not set. Lists are separated by commas, with quotes as in
-// CSV around what contains one. Flag.Changed goes on to mean the command line.
-func fromEnvironment(cmd *cobra.Command, lookup func(string) (string, bool)) error {
-	var faults []error
-	cmd.Flags().VisitAll(func(flag *pflag.Flag) {
-		value, _ := lookup(variable(flag.Name))
-		if value == "" || flag.Changed || flag.Name == "help" {
-			return
-		}
-		values := []string{value}
-		if flag.Value.Type() == listType {
-			fields, err := csv.NewReader(strings.NewReader(value)).Read()
-			if err != nil {
-				faults = append(faults, fmt.Errorf("%s is not a list separated by commas, with quotes only around a whole item", variable(flag.Name)))
-				return
-			}
-			values = fields
-		}
-		for _, value := range values {
-			if err := flag.Value.Set(value); err != nil {
-				faults = append(faults, fmt.Errorf("%s: %w", variable(flag.Name), misfit(flag, value, err)))
-			}
-		}
-	})
-	if len(faults) > 0 {
-		return usageError(cmd, "%w", errors.Join(faults...))
-	}
-	return nil
-}
+func variable(flag string) string { return config.Variable(flag) }
 
 // misfit says that a flag does not take a value. The flags of this package say so
 // themselves; for those of pflag it does, which shows how Go parses.
 func misfit(flag *pflag.Flag, value string, err error) error {
 	wants := map[string]string{
 		"int":      "a whole number",
+		"int64":    "a whole number",
 		"bool":     "one of true, false",
 		"duration": "a time such as 500ms, 2s or 1m30s",
 	}[flag.Value.Type()]
@@ -142,29 +149,13 @@ func misfit(flag *pflag.Flag, value string, err error) error {
 	return fmt.Errorf("%q is not %s", value, wants)
 }
 
-// flagError is a mistake in the flags of a command line.
-func flagError(cmd *cobra.Command, err error) error {
-	if wrong, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
-		flag := wrong.GetFlag()
-		return usageError(cmd, "--%s: %w", flag.Name, misfit(flag, wrong.GetValue(), errors.Unwrap(wrong)))
-	}
-	return usageError(cmd, "%w", err)
-}
-
 const unreadText = "a variable in the environment stands in for no flag"
 
 // unread returns the PGAPPLY_ variables that no flag of any command reads. Those of
 // the tests, and of what finds servers for them and the demo, are not flags.
 func unread(cmd *cobra.Command, environment []string) []string {
 	read := map[string]bool{"PGAPPLY_CACHE": true, "PGAPPLY_MATRIX": true, "PGAPPLY_FIELD_EXAMPLES": true}
-	var look func(*cobra.Command)
-	look = func(command *cobra.Command) {
-		command.Flags().VisitAll(func(flag *pflag.Flag) { read[variable(flag.Name)] = true })
-		for _, sub := range command.Commands() {
-			look(sub)
-		}
-	}
-	look(cmd.Root())
+	eachFlag(cmd.Root(), func(flag *pflag.Flag) { read[variable(flag.Name)] = true })
 	var names []string
 	for _, setting := range environment {
 		name, _, _ := strings.Cut(setting, "=")

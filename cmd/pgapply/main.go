@@ -1,6 +1,6 @@
 // Command pgapply is a logical-replication subscriber for PostgreSQL.
 //
-// It binds flags and environment to the options of the packages below, and turns
+// It binds flags, environment and file to the options of the packages below, and turns
 // their errors into messages and exit codes. What it does is done elsewhere.
 package main
 
@@ -45,11 +45,11 @@ another PostgreSQL server, exactly once and in commit order.
 		Args:          knownCommand,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.SetFlagErrorFunc(flagError)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError(cmd, "%w", err) })
 	root.SetVersionTemplate("pgapply {{.Version}}\n")
 	root.DisableFlagsInUseLine = true
 	root.SuggestionsMinimumDistance = suggestionDistance
-	root.AddCommand(newRun(start), newCheck(), newStatus(), newPause(), newResume(), newSkip(), newRefresh(), newResync(), newConflicts(), newSequences(), newCleanup(), newDemo(), newVersion())
+	root.AddCommand(newRun(start), newCheck(), newStatus(), newPause(), newResume(), newSkip(), newRefresh(), newResync(), newConflicts(), newSequences(), newCleanup(), newConfig(), newDemo(), newVersion())
 	return root
 }
 

@@ -15,6 +15,10 @@ import (
 // newRun builds `pgapply run`. start runs the engine; it is a parameter so that what
 // the flags come to can be tested without one.
 func newRun(start func(context.Context, apply.Options) error) *cobra.Command {
+	return runVerb(start).Command
+}
+
+func runVerb(start func(context.Context, apply.Options) error) *verb {
 	options := apply.DefaultOptions()
 	log := defaultLogOptions("info")
 	v := newVerb(&cobra.Command{
@@ -53,7 +57,8 @@ needs a person (--on-error stop), 7 slot lost: only a new copy can help.`,
 	})
 	v.engineFlags(&options)
 	v.group("Logs", log.flags)
-	return v.Command
+	v.validate = options.Validate
+	return v
 }
 
 // engineFlags adds the flags for what the engine is to do.

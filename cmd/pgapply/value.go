@@ -112,6 +112,9 @@ func (p policies) String() string {
 	return strings.Join(p.chosen.Strings(), ",")
 }
 
+// GetSlice lists what String joins.
+func (p policies) GetSlice() []string { return p.chosen.Strings() }
+
 // Set adds one policy.
 func (p policies) Set(text string) error { return p.chosen.Set(text) }
 
