@@ -15,7 +15,8 @@ import (
 
 // StartStandby starts a hot standby of a server that runs, of major 15 or later, and
 // returns when it accepts connections. It has the primary's settings, but for
-// hot_standby_feedback, which is on, and those of the options. On the primary it takes
+// hot_standby_feedback, which is on, what concerns its link to the primary, and the
+// settings of the options. On the primary it takes
 // a physical slot, which lives on when the standby is closed. Of the options, Major and
 // ServerDir have no meaning.
 //
@@ -69,6 +70,8 @@ func (c *Cluster) follow(ctx context.Context, primary *Cluster, options Options)
 		// The database is for those that synchronize slots.
 		"primary_conninfo":  fmt.Sprintf("host=%s port=%d user=postgres dbname=postgres application_name=%s", Host, primary.port, slot),
 		"primary_slot_name": slot,
+		// How long it leaves a primary alone that was not there.
+		"wal_retrieve_retry_interval": "100ms",
 	}, options)
 }
 

@@ -32,8 +32,11 @@ type Identity struct {
 	// Timeline changes when a standby is promoted.
 	Timeline int32
 	Database string
-	// Position is the end of the write-ahead log flushed so far.
+	// Position is the end of the write-ahead log flushed so far, on a standby of what it
+	// has received.
 	Position lsn.LSN
+	// InRecovery is true on a standby.
+	InRecovery bool
 }
 
 // Connect opens a walsender session in the database that the options name, and
@@ -53,11 +56,11 @@ func Connect(ctx context.Context, options Options) (*Conn, error) {
 	conn.pg, err = pgconn.ConnectConfig(ctx, config)
 	if err != nil {
 		conn.dialer.close()
-		return nil, connectError(config, err)
+		return nil, connectError(options.server(), config, err)
 	}
 	if err := conn.prepare(ctx); err != nil {
 		_ = conn.Close() // the reason is err
-		return nil, fmt.Errorf("prepare the session on the publisher: %w", err)
+		return nil, fmt.Errorf("prepare the session on the %s: %w", options.server(), err)
 	}
 	return conn, nil
 }
@@ -85,6 +88,9 @@ func (c *Conn) prepare(ctx context.Context) error {
 // Version is the publisher's server_version_num, such as 180004.
 func (c *Conn) Version() int { return c.version }
 
+// PID is the session's process on the publisher.
+func (c *Conn) PID() uint32 { return c.pg.PID() }
+
 func (c *Conn) major() int { return c.version / 10000 }
 
 // Identify asks the walsender who it is (IDENTIFY_SYSTEM).
@@ -104,7 +110,14 @@ func (c *Conn) Identify(ctx context.Context) (Identity, error) {
 	if err != nil {
 		return Identity{}, fmt.Errorf("identify the publisher: %w", err)
 	}
-	return Identity{SystemID: text(rows, 0, 0), Timeline: int32(timeline), Database: text(rows, 0, 3), Position: position}, nil
+	recovery, err := c.Query(ctx, "SELECT pg_catalog.pg_is_in_recovery()")
+	if err != nil {
+		return Identity{}, fmt.Errorf("identify the publisher: %w", err)
+	}
+	return Identity{
+		SystemID: text(rows, 0, 0), Timeline: int32(timeline), Database: text(rows, 0, 3), Position: position,
+		InRecovery: text(recovery, 0, 0) == "t",
+	}, nil
 }
 
 // Query runs one statement and returns the rows of its last result: rows of

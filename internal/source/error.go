@@ -66,12 +66,14 @@ func (e *ConfigurationError) Unwrap() error { return e.Err }
 
 // AuthenticationError is a refused login.
 type AuthenticationError struct {
+	// Server is what refuses: the publisher, or its primary.
+	Server         string
 	User, Database string
 	Err            error
 }
 
 func (e *AuthenticationError) Error() string {
-	return fmt.Sprintf("the publisher refuses user %q for database %q: %s", e.User, e.Database, e.Err)
+	return fmt.Sprintf("the %s refuses user %q for database %q: %s", e.Server, e.User, e.Database, e.Err)
 }
 
 // Unwrap returns the cause.
@@ -183,7 +185,9 @@ func ClassOf(err error) Class {
 func classOfState(state string) Class {
 	switch {
 	case strings.HasPrefix(state, "08"), strings.HasPrefix(state, "57P"), state == "53300", state == "55006",
-		state == "57014", state == "53100", state == "53200":
+		state == "57014", state == "53100", state == "53200",
+		// A standby cancels what stands in the way of its recovery.
+		state == "40001", state == "40P01":
 		return Transient
 	case strings.HasPrefix(state, "28"):
 		return Authentication
@@ -224,21 +228,21 @@ func is[T error](err error) bool {
 
 // connectError gives a failed attempt its type. The message lists every address
 // that was tried; it names neither password nor connection string.
-func connectError(config *pgconn.Config, err error) error {
+func connectError(name string, config *pgconn.Config, err error) error {
 	err = conninfo.ConnectError(err)
 	server, isServer := errors.AsType[*pgconn.PgError](err)
 	switch {
 	case isServer && classOfState(server.Code) == Authentication, isServer && server.Code == "42501":
-		return &AuthenticationError{User: config.User, Database: config.Database, Err: err}
+		return &AuthenticationError{Server: name, User: config.User, Database: config.Database, Err: err}
 	case isServer && server.Code == "3D000":
-		return &ConfigurationError{Reason: fmt.Sprintf("the publisher has no database %q: check the connection string", config.Database), Err: err}
+		return &ConfigurationError{Reason: fmt.Sprintf("the %s has no database %q: check the connection string", name, config.Database), Err: err}
 	case isServer && classOfState(server.Code) == Configuration:
-		return &ConfigurationError{Reason: "the publisher refuses the session", Err: err}
+		return &ConfigurationError{Reason: "the " + name + " refuses the session", Err: err}
 	case isServer:
 	case isTLS(err), strings.Contains(err.Error(), "server refused TLS connection"):
-		return &ConfigurationError{Reason: "no TLS connection with the publisher: check sslmode and sslrootcert, and ssl on the publisher", Err: err}
+		return &ConfigurationError{Reason: fmt.Sprintf("no TLS connection with the %s: check sslmode and sslrootcert, and ssl on the %[1]s", name), Err: err}
 	}
-	return fmt.Errorf("connect to the publisher: %w", err)
+	return fmt.Errorf("connect to the %s: %w", name, err)
 }
 
 var lastNumber = regexp.MustCompile(`(\d+)\D*$`)

@@ -25,7 +25,7 @@ func TestClassOf(t *testing.T) {
 		Transient: {
 			ErrPublisherStopped, io.EOF, io.ErrUnexpectedEOF, syscall.ECONNREFUSED, os.ErrDeadlineExceeded, context.DeadlineExceeded,
 			net.ErrClosed, pgconn.ErrConnClosed, &net.OpError{Op: "dial", Err: syscall.ENETUNREACH}, &net.DNSError{IsTemporary: true},
-			state("08006"), state("57P01"), state("57P03"), state("53300"), state("55006"), pgconn.ErrReadOnlyConnection,
+			state("08006"), state("57P01"), state("57P03"), state("53300"), state("55006"), state("40001"), state("40P01"), pgconn.ErrReadOnlyConnection,
 			&SlotBusyError{}, &ReceiveTimeoutError{},
 		},
 		Authentication: {state("28P01"), state("28000"), &AuthenticationError{Err: io.EOF}},

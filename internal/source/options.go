@@ -27,6 +27,8 @@ type Options struct {
 	// ConnectTimeout bounds the connection to one host, also its login; zero
 	// means 30 seconds. A connect_timeout in URI or PGCONNECT_TIMEOUT goes before it.
 	ConnectTimeout time.Duration
+	// Server is what errors of the connection call the server; empty means publisher.
+	Server string
 	// Log receives what the publisher says in notices; nil logs nothing.
 	Log *zap.Logger
 
@@ -62,6 +64,13 @@ func sessionSettings() map[string]string {
 	}
 }
 
+func (o *Options) server() string {
+	if o.Server != "" {
+		return o.Server
+	}
+	return "publisher"
+}
+
 // config turns the options into pgconn's form.
 func (o *Options) config() (*pgconn.Config, error) {
 	settings := sessionSettings()
@@ -69,7 +78,7 @@ func (o *Options) config() (*pgconn.Config, error) {
 	if o.ClientEncoding == "" {
 		settings["client_encoding"] = "UTF8"
 	}
-	config, err := conninfo.Parse("publisher", o.URI, o.Passfile, settings)
+	config, err := conninfo.Parse(o.server(), o.URI, o.Passfile, settings)
 	if err != nil {
 		return nil, err
 	}

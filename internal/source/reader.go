@@ -58,7 +58,7 @@ func OpenTableReader(ctx context.Context, options Options) (*TableReader, error)
 		return pgproto3.NewFrontend(r.messages, to)
 	}
 	if r.pg, err = pgconn.ConnectConfig(ctx, config); err != nil {
-		return nil, connectError(config, err)
+		return nil, connectError(options.server(), config, err)
 	}
 	defer context.AfterFunc(ctx, r.Abort)()
 	if err := r.prepare(); err != nil {

@@ -224,10 +224,21 @@ func (c *Conn) createSlotError(name string, err error) error {
 // SetTwoPhase makes a slot send prepared transactions at PREPARE, or at COMMIT PREPARED,
 // and waits until nobody uses it any more. Only publishers from 18 on have the command.
 func (c *Conn) SetTwoPhase(ctx context.Context, name string, twoPhase bool) error {
-	if c.major() < 18 {
-		return &ConfigurationError{Reason: fmt.Sprintf("alter replication slot %q: that needs a publisher of major 18 or later, this is %d", name, c.major())}
+	return c.alterSlot(ctx, name, fmt.Sprintf("TWO_PHASE %t", twoPhase), 18)
+}
+
+// SetFailover makes a slot one that standbys of the publisher keep too, or no more, and
+// waits until nobody uses it any more. Publishers before 17 cannot, nor does a standby
+// for slots of its own.
+func (c *Conn) SetFailover(ctx context.Context, name string, failover bool) error {
+	return c.alterSlot(ctx, name, fmt.Sprintf("FAILOVER %t", failover), 17)
+}
+
+func (c *Conn) alterSlot(ctx context.Context, name, option string, since int) error {
+	if c.major() < since {
+		return &ConfigurationError{Reason: fmt.Sprintf("alter replication slot %q: that needs a publisher of major %d or later, this is %d", name, since, c.major())}
 	}
-	_, err := c.Query(ctx, fmt.Sprintf("ALTER_REPLICATION_SLOT %s (TWO_PHASE %t)", identifier(name), twoPhase))
+	_, err := c.Query(ctx, fmt.Sprintf("ALTER_REPLICATION_SLOT %s (%s)", identifier(name), option))
 	if server, ok := errors.AsType[*pgconn.PgError](err); ok && server.Code == "42704" {
 		return &SlotMissingError{Slot: name, Err: err}
 	}

@@ -89,12 +89,20 @@ func TestSlotLifeCycle(t *testing.T) {
 		if major < 17 {
 			require.Equal(t, Configuration, ClassOf(err))
 			require.ErrorContains(t, err, "17 or later")
+			require.ErrorContains(t, conn.SetFailover(t.Context(), "s_plain", true), "17 or later")
 		} else {
 			require.NoError(t, err)
 			slot, err = conn.Slot(t.Context(), "s_failover")
 			require.NoError(t, err)
 			require.True(t, slot.Failover)
 			require.False(t, slot.Synced)
+			for _, failover := range []bool{false, true} {
+				require.NoError(t, conn.SetFailover(t.Context(), "s_failover", failover))
+				slot, err = conn.Slot(t.Context(), "s_failover")
+				require.NoError(t, err)
+				require.Equal(t, failover, slot.Failover)
+			}
+			require.Equal(t, SlotLost, ClassOf(conn.SetFailover(t.Context(), "s_missing", true)))
 		}
 		require.NoError(t, conn.DropSlot(t.Context(), "s_plain"))
 		require.Equal(t, "0", pgtest.Query(t, uri, `select count(*) from pg_replication_slots where slot_name = 's_plain'`))
