@@ -6,12 +6,12 @@
 package conninfo
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"net"
-	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -45,8 +45,10 @@ var localKeywords = []string{
 }
 
 // unsupported are parameters of libpq that would change what is connected to, or
-// how safely, and that pgconn does not know.
-var unsupported = []string{"hostaddr", "requirepeer", "sslcrl", "sslcrldir", "ssl_min_protocol_version", "ssl_max_protocol_version"}
+// how safely, and that pgconn does not know, with their variables.
+var unsupported = []struct{ name, variable string }{
+	{"hostaddr", "PGHOSTADDR"}, {"requirepeer", "PGREQUIREPEER"}, {"sslcrl", "PGSSLCRL"}, {"sslcrldir", "PGSSLCRLDIR"},
+}
 
 // Parse reads a URI or keyword string. PG* variables, service and password files
 // fill what it leaves open; passfile, unless empty, replaces the usual password
@@ -66,19 +68,29 @@ func Parse(server, text, passfile string, settings map[string]string) (*pgx.Conn
 			return refuse("the password file cannot be read: %v", err)
 		}
 		_ = file.Close() // opened only to see that it can be
+		text = with(text, "passfile", passfile)
 	}
-	config, err := pgx.ParseConfig(withPassfile(text, passfile))
+	config, err := pgx.ParseConfig(text)
+	if err == nil {
+		err = passwordOfEachHost(config, text)
+	}
 	if err != nil {
 		return refuse("%s", withoutString(err.Error()))
 	}
 	parameters := config.RuntimeParams
-	if parameters["gssencmode"] == "require" {
+	if cmp.Or(parameters["gssencmode"], os.Getenv("PGGSSENCMODE")) == "require" {
 		return refuse("gssencmode=require is not supported: use sslmode=verify-full instead")
 	}
-	for _, name := range unsupported {
-		if parameters[name] != "" {
-			return refuse("the parameter %s is not supported: remove it", name)
+	for _, parameter := range unsupported {
+		if parameters[parameter.name] != "" {
+			return refuse("the parameter %s is not supported: remove it", parameter.name)
 		}
+		if os.Getenv(parameter.variable) != "" {
+			return refuse("%s is set, and the parameter %s is not supported: unset it", parameter.variable, parameter.name)
+		}
+	}
+	if err := limitTLS(&config.Config); err != nil {
+		return refuse("%v", err)
 	}
 	maps.DeleteFunc(parameters, func(name, _ string) bool {
 		name = strings.ToLower(name)
@@ -90,22 +102,6 @@ func Parse(server, text, passfile string, settings map[string]string) (*pgx.Conn
 		config.ConnectTimeout = ConnectTimeout
 	}
 	return config, nil
-}
-
-// withPassfile appends the parameter passfile to a URI or a keyword string. Where
-// a parameter is given twice, the last one counts.
-func withPassfile(text, passfile string) string {
-	switch {
-	case passfile == "":
-		return text
-	case !strings.HasPrefix(text, "postgres://") && !strings.HasPrefix(text, "postgresql://"):
-		return text + " passfile='" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(passfile) + "'"
-	}
-	separator := "?"
-	if strings.Contains(text, "?") {
-		separator = "&"
-	}
-	return text + separator + "passfile=" + strings.ReplaceAll(url.QueryEscape(passfile), "+", "%20")
 }
 
 // withoutString cuts the quoted connection string out of pgconn's message. It

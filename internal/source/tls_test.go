@@ -1,68 +1,23 @@
 package source
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"fmt"
-	"math/big"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"pgapply/internal/cluster"
 	"pgapply/internal/pgtest"
 )
 
-// certificate makes a self-signed certificate for 127.0.0.1, in PEM.
-func certificate(t *testing.T) (certificate, key []byte) {
-	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "publisher"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
-	require.NoError(t, err)
-	secret, err := x509.MarshalPKCS8PrivateKey(private)
-	require.NoError(t, err)
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})
-}
-
-// turnOnTLS gives the server a certificate and returns a file that holds it.
-func turnOnTLS(t *testing.T, server *cluster.Cluster) (root string) {
-	t.Helper()
-	public, key := certificate(t)
-	data := filepath.Join(server.Dir(), "data")
-	owner, err := os.Stat(data)
-	require.NoError(t, err)
-	for name, content := range map[string][]byte{"server.crt": public, "server.key": key} {
-		path := filepath.Join(data, name)
-		require.NoError(t, os.WriteFile(path, content, 0o600))
-		require.NoError(t, os.Chown(path, int(owner.Sys().(*syscall.Stat_t).Uid), -1))
-	}
-	root = filepath.Join(t.TempDir(), "root.crt")
-	require.NoError(t, os.WriteFile(root, public, 0o600))
-	pgtest.Exec(t, server.URI("postgres"), `alter system set ssl = on`, `select pg_reload_conf()`)
-	pgtest.WaitFor(t, server.URI("postgres"), `show ssl`, "on")
-	return root
-}
-
 func TestTLS(t *testing.T) {
 	server := pgtest.Start(t)
-	root := turnOnTLS(t, server)
+	root := pgtest.TurnOnTLS(t, server)
 	at := func(mode, root string) string {
 		return fmt.Sprintf("host=127.0.0.1 port=%d user=postgres dbname=postgres sslmode=%s sslrootcert=%s", server.Port(), mode, root)
 	}
@@ -90,7 +45,7 @@ func TestTLS(t *testing.T) {
 	})
 	t.Run("another certificate", func(t *testing.T) {
 		other := filepath.Join(t.TempDir(), "other.crt")
-		public, _ := certificate(t)
+		public, _ := pgtest.Certificate(t)
 		require.NoError(t, os.WriteFile(other, public, 0o600))
 		_, err := Connect(t.Context(), Options{URI: at("verify-full", other)})
 		require.Equal(t, Configuration, ClassOf(err), "%v", err)
