@@ -12,10 +12,10 @@ import (
 // the changes of the next group are sent right behind it:
 //
 //	Send n      BEGIN; rows
-//	Submit      every count was read ──► position; COMMIT ─┐
+//	Submit      all is as expected ──► position; COMMIT ───┐
 //	Send n+1    BEGIN; rows                                ├─ no Sync in between
 //	Confirm     ◄── the tag of COMMIT n ───────────────────┘
-//	Submit      every count was read ──► position; COMMIT
+//	Submit      all is as expected ──► position; COMMIT
 //
 // The order of commits rests on this: COMMIT n+1 is sent only after the tag of COMMIT n was
 // read. If anything of n fails, its COMMIT included, the server ignores what follows up to
@@ -123,6 +123,14 @@ func (s *Session) Submit(more bool) (outcome Outcome, done bool, err error) {
 func (s *Session) submit(next sent, more bool) (done bool, err error) {
 	last := next.group[len(next.group)-1]
 	if next.begun {
+		if more { // what is read after that counts for the next group
+			if err := s.sendBatches(); err != nil {
+				return false, err
+			}
+			if err := s.drain(0); err != nil {
+				return false, err
+			}
+		}
 		if err := s.sendCommit(last); err != nil {
 			return false, err
 		}

@@ -256,3 +256,30 @@ func TestLostBehindACommit(t *testing.T) {
 	require.ErrorAs(t, err, &lost)
 	require.Equal(t, "0", pgtest.Query(t, p.uri, `SELECT count(*) FROM t WHERE id = 2`))
 }
+
+// TestInsertsNeedNoAnswer: COMMIT follows a few rows that are inserted at once, and does
+// nothing when one of them is refused.
+func TestInsertsNeedNoAnswer(t *testing.T) {
+	s, p := submitted(t)
+	s.Send([]*txn.Transaction{p.commit("t 1 0")}) // binds the table
+	_, _, err := s.Submit(false)
+	require.NoError(t, err)
+
+	second := p.commit("t 2 0", "t 3 0")
+	s.Send([]*txn.Transaction{second})
+	require.NoError(t, s.sendBatches())
+	unread := s.pipe.Waiting()
+	require.NoError(t, s.sendCommit(second))
+	require.Greater(t, s.pipe.Waiting(), unread, "nothing was read before COMMIT")
+	require.NoError(t, s.finish())
+	p.is("1 2 3", "111 121")
+
+	s.sent = sent{}
+	s.Send([]*txn.Transaction{p.commit("t 4 0", "t 1 0")})
+	outcome, done, err := s.Submit(false)
+	require.ErrorContains(t, err, "insert_exists")
+	require.True(t, done)
+	require.Zero(t, outcome.Committed)
+	require.Equal(t, byte('I'), s.pipe.TxStatus())
+	p.is("1 2 3", "111 121")
+}

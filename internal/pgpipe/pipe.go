@@ -119,6 +119,16 @@ func (p *Pipe[T]) push(r request[T], size int) {
 // Waiting returns how many outcomes are still to be read.
 func (p *Pipe[T]) Waiting() int { return len(p.sent) - p.head }
 
+// Awaits tells whether the outcome of a statement like this is still to be read.
+func (p *Pipe[T]) Awaits(like func(T) bool) bool {
+	for _, r := range p.sent[p.head:] {
+		if like(r.token) {
+			return true
+		}
+	}
+	return false
+}
+
 // Flush sends what is queued and asks the server to send all outcomes.
 func (p *Pipe[T]) Flush() error {
 	switch {
