@@ -41,11 +41,12 @@ func TestCommandsSteerASubscription(t *testing.T) {
 	tell("check", 0, "a runner lives", "the target is at")
 
 	tell("pause --reason maintenance", 0, "paused subscription", "applies nothing any more")
-	tell("pause", 0, "was paused before", "maintenance")
+	tell("pause", 0, "was paused since", "maintenance")
 	tell("status", 0, "paused since", "maintenance")
 	l.onSource(`UPDATE t SET v = 'uno' WHERE id = 1`)
+	tell("wait --for current --timeout 100ms", 1, "is not applied up to", "the subscription is paused since")
 	tell("resume", 0, "resumed subscription", "streams")
-	l.catchUp()
+	tell("wait --for current", 0, "is applied up to")
 	require.Equal(t, "uno", pgtest.Query(t, l.target, `SELECT v FROM t WHERE id = 1`))
 
 	tell("conflicts list", 0, "no conflicts recorded")

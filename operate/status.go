@@ -152,10 +152,7 @@ type observation struct {
 }
 
 func observe(ctx context.Context, session *targetSession, store *state.Store) (seen observation, err error) {
-	if seen.subscription, err = store.Subscription(ctx); err != nil {
-		return seen, err
-	}
-	if seen.tables, err = store.Tables(ctx); err != nil {
+	if seen, err = glance(ctx, store); err != nil {
 		return seen, err
 	}
 	if seen.indexes, err = store.WaitingIndexes(ctx); err != nil {
@@ -164,7 +161,16 @@ func observe(ctx context.Context, session *targetSession, store *state.Store) (s
 	if seen.conflicts, err = store.ConflictStats(ctx); err != nil {
 		return seen, err
 	}
-	if seen.prepared, err = store.Prepared(ctx, session.preparedPrefix(store.Name())); err != nil {
+	seen.prepared, err = store.Prepared(ctx, session.preparedPrefix(store.Name()))
+	return seen, err
+}
+
+// glance is what of it costs nothing, for those who look again and again.
+func glance(ctx context.Context, store *state.Store) (seen observation, err error) {
+	if seen.subscription, err = store.Subscription(ctx); err != nil {
+		return seen, err
+	}
+	if seen.tables, err = store.Tables(ctx); err != nil {
 		return seen, err
 	}
 	// The holder first: a runner takes the lock before it writes its row.

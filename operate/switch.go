@@ -102,7 +102,7 @@ func (s *Switching) watch(ctx context.Context, target *targetSession, store *sta
 	again := time.NewTicker(lookAgain)
 	defer again.Stop()
 	for {
-		seen, err := observe(ctx, target, store)
+		seen, err := glance(ctx, store)
 		if err != nil {
 			return err
 		}
@@ -153,7 +153,7 @@ func (s *Switching) Text() string {
 	case s.wanted == state.Paused && s.Changed:
 		fmt.Fprintf(&text, "paused subscription %q\n", r.Subscription)
 	case s.wanted == state.Paused:
-		fmt.Fprintf(&text, "subscription %q was paused before: %s\n", r.Subscription, r.paused())
+		fmt.Fprintf(&text, "subscription %q was %s\n", r.Subscription, r.paused())
 	case s.Changed:
 		fmt.Fprintf(&text, "resumed subscription %q\n", r.Subscription)
 	default:

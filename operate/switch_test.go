@@ -45,7 +45,7 @@ func TestPauseAndResumeWithoutARunner(t *testing.T) {
 	s, err = Pause(t.Context(), b.ends, "")
 	require.NoError(t, err)
 	require.False(t, s.Changed)
-	require.Regexp(t, `^subscription "orders" was paused before: paused since 20.*Z: maintenance\n`, s.Text())
+	require.Regexp(t, `^subscription "orders" was paused since 20.*Z: maintenance\n`, s.Text())
 
 	s, err = Resume(t.Context(), b.ends)
 	require.NoError(t, err)

@@ -195,7 +195,7 @@ func TestHelpIsForPeople(t *testing.T) {
 	c := call(t, nil)
 	require.NoError(t, c.err, "help is no failure")
 	for _, command := range []string{
-		"run", "check", "status", "pause", "resume", "skip", "conflicts", "conflicts list", "conflicts show", "conflicts clear", "sequences", "cleanup", "config", "config print", "config sample", "demo", "version",
+		"run", "check", "status", "pause", "resume", "skip", "conflicts", "conflicts list", "conflicts show", "conflicts clear", "wait", "sequences", "cleanup", "config", "config print", "config sample", "demo", "version",
 	} {
 		words := strings.Fields(command)
 		require.Contains(t, c.out, words[0])

@@ -90,7 +90,7 @@ func masked(flag *pflag.Flag) string {
 	switch {
 	case text != "" && (strings.HasSuffix(flag.Name, "token") || strings.HasSuffix(flag.Name, "password")):
 		return "***"
-	case flag.Name == "source" || flag.Name == "target":
+	case flag.Name == "source" || flag.Name == "target" || flag.Name == "primary":
 		return conninfo.Masked(text)
 	}
 	return text
