@@ -64,7 +64,7 @@ type attempt struct {
 func (a *attempt) run(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
 		a.openSpool, a.refuseTarget, a.enabled, a.connectPublisher, a.refuseSource, a.refuseSlot, a.refuseTables, a.lock, a.enabled, a.fence,
-		a.createTables, a.openSession, a.settleSlot, a.copyFirst, a.makeLeftIndexes, a.openWorkers, a.joinTables, a.settleSet, a.warnOfSideEffects,
+		a.createTables, a.openSession, a.settleSlot, a.copyFirst, a.makeLeftIndexes, a.openWorkers, a.joinTables, a.settleSet, a.passOver, a.warnOfSideEffects,
 	} {
 		if err := step(ctx); err != nil {
 			return err
@@ -333,7 +333,12 @@ func (a *attempt) openWorkers(ctx context.Context) error {
 func (a *attempt) openWorker(ctx context.Context, worker int) (*target.Session, error) {
 	options := a.sessionOptions()
 	options.ApplicationName = fmt.Sprintf("%s:w%d", a.options.Name, worker)
-	options.Member = a.member.has
+	options.Member, options.Apart = a.member.has, a.member.apart
+	options.Whole = func(name string) {
+		if !a.member.ready() {
+			a.engine.whole.Store(name, true)
+		}
+	}
 	session, err := target.Open(ctx, options)
 	if err != nil {
 		return nil, TargetError(err)

@@ -11,6 +11,7 @@ import (
 
 	"pgapply/apply/catalog"
 	"pgapply/apply/state"
+	"pgapply/apply/tablesync"
 	"pgapply/internal/source"
 )
 
@@ -27,6 +28,8 @@ type members struct {
 	mu    sync.Mutex
 	known map[state.Member]state.TableState
 	said  map[state.Member]bool
+	// missing are those that the target does not have, where that is to be passed over.
+	missing map[state.Member]bool
 	// unread is set when the publisher did not say which tables it publishes now.
 	unread *unreadError
 }
@@ -66,6 +69,14 @@ func (m *members) has(schema, name string) (bool, error) {
 	return false, nil
 }
 
+// apart tells whether a table belongs to the subscription and does not take part.
+func (m *members) apart(schema, name string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	is, known := m.known[state.Member{Schema: schema, Name: name}]
+	return known && is != state.TableReady
+}
+
 // takesPart tells whether a table's changes come with the stream.
 func (m *members) takesPart(table state.Table) bool {
 	m.mu.Lock()
@@ -83,12 +94,13 @@ func (m *members) set(tables []state.Table) {
 	}
 }
 
-// ready tells whether all tables of the subscription take part.
+// ready tells whether all tables of the subscription take part, but for those that are
+// passed over.
 func (m *members) ready() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, is := range m.known {
-		if is != state.TableReady {
+	for table, is := range m.known {
+		if is != state.TableReady && !m.missing[table] {
 			return false
 		}
 	}
@@ -110,6 +122,29 @@ func (a *attempt) meets(schema, name string) bool {
 	default:
 	}
 	return true
+}
+
+// passOver looks for tables that the target lacks and that are to be skipped then: an end
+// of the stream does not wait for their copy.
+func (a *attempt) passOver(ctx context.Context) error {
+	if a.options.MissingTable != "skip" || a.member.ready() {
+		return nil
+	}
+	tables, err := a.control.store.Tables(ctx)
+	if err != nil {
+		return TargetError(err)
+	}
+	missing, err := tablesync.Missing(a.session, a.toCopy(inState(tables, state.TableInit)))
+	if err != nil {
+		return TargetError(err)
+	}
+	a.member.mu.Lock()
+	defer a.member.mu.Unlock()
+	a.member.missing = make(map[state.Member]bool, len(missing))
+	for _, table := range missing {
+		a.member.missing[member(table)] = true
+	}
+	return nil
 }
 
 // some tells whether any table belongs to the subscription.

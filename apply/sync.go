@@ -13,10 +13,8 @@ import (
 	"pgapply/apply/stream"
 	"pgapply/apply/tablesync"
 	"pgapply/apply/target"
-	"pgapply/decoder/txn"
 	"pgapply/internal/lsn"
 	"pgapply/internal/source"
-	"pgapply/origin"
 )
 
 // Tables that come later: published later, wanted again, or not copied at the first
@@ -36,13 +34,6 @@ const (
 	setPause        = 2 * time.Second
 	longestSetPause = time.Minute
 )
-
-// halvedPause is how often it is looked whether a prepared transaction has ended.
-const halvedPause = time.Second
-
-// near is how many bytes of the publisher's WAL the copied tables may be behind the
-// stream when it stops for them.
-const near = 16 << 20
 
 // far is how many bytes they may be behind when the stream starts, which waits for them.
 const far = 4 * near
@@ -67,6 +58,9 @@ func (a *attempt) settleSet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if a.member.ready() {
+		a.engine.whole.Clear()
+	}
 	copied := inState(tables, state.TableFinishedCopy, state.TableSyncDone)
 	if len(copied) == 0 {
 		return a.abandonSet(ctx, subscription.SyncSlot)
@@ -83,7 +77,7 @@ func (a *attempt) settleSet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if halved || subscription.SyncLSN > a.known || a.known > subscription.SyncLSN+far {
+	if halved != "" || subscription.SyncLSN > a.known || a.known > subscription.SyncLSN+far {
 		return nil
 	}
 	reached, err := a.catchUp(ctx, subscription.SyncSlot, subscription.SyncLSN, a.known)
@@ -112,21 +106,6 @@ func (a *attempt) settleSet(ctx context.Context) error {
 }
 
 func lostSet(err error) bool { return err != nil && ClassOf(err) == SlotLost }
-
-// halved tells whether a transaction is prepared on the target, or was committed there by
-// hand, and the publisher has not said yet how it ends. What it did to tables that were
-// not ready is left out of it, and comes to them as a whole when it ends.
-func (a *attempt) halved(ctx context.Context) (bool, error) {
-	prepared, err := a.control.store.Prepared(ctx, a.preparedPrefix())
-	if err != nil {
-		return false, TargetError(err)
-	}
-	decided, err := a.control.store.CommittedByHand(ctx)
-	if err != nil {
-		return false, TargetError(err)
-	}
-	return len(prepared)+len(decided) > 0, nil
-}
 
 // abandonSet begins anew with all tables that are not ready. A slot that is in use stays
 // for syncTables: the publisher's process that was making it for a runner that is gone may
@@ -256,12 +235,34 @@ func (a *attempt) syncOnce(ctx context.Context, s *stream.Stream) (done bool, er
 			}
 			return false, nil
 		}
+		if err := a.unstuck(ctx, s, wanted); err != nil {
+			return false, err
+		}
 		if reached, err = a.copySet(ctx, slot, wanted); err != nil {
 			return false, err
 		}
 		slot = a.options.syncSlotName()
 	}
 	return true, a.follow(ctx, s, slot, reached)
+}
+
+// unstuck waits until the stream has applied the transaction at which it stopped the last
+// time. Each time that it does, it takes the copy beside it along, whose tables would begin
+// anew for ever and could not join it anyway.
+func (a *attempt) unstuck(ctx context.Context, s *stream.Stream, tables []state.Table) error {
+	if s.Progress().Applied >= a.engine.stuck {
+		return nil
+	}
+	reason := fmt.Sprintf("not copied before the stream has applied the transaction that is finished at %s: see `pgapply status`", a.engine.stuck)
+	for _, table := range tables {
+		if err := a.leaveOut(ctx, table, reason); err != nil {
+			return err
+		}
+	}
+	if _, ok := a.passed(ctx, s, a.engine.stuck); !ok {
+		return ctx.Err()
+	}
+	return nil
 }
 
 // copySet makes a slot and copies tables on its snapshot; left is the slot of an earlier
@@ -305,7 +306,7 @@ func (a *attempt) copySet(ctx context.Context, left string, tables []state.Table
 		zap.String("slot", slot), zap.Int("tables", len(tables)))
 	created, err := publisher.CreateSlot(ctx, source.SlotOptions{Name: slot, Snapshot: source.SnapshotExport})
 	if err != nil {
-		return 0, SourceError(err)
+		return 0, err
 	}
 	if err := a.control.store.SetReached(ctx, created.ConsistentPoint); err != nil {
 		return 0, TargetError(err)
@@ -406,142 +407,6 @@ func (a *attempt) mayCopy(ctx context.Context, session *target.Session, tables [
 	return may, nil
 }
 
-// follow lets the copied tables catch up with the stream, until it can go on with them.
-func (a *attempt) follow(ctx context.Context, s *stream.Stream, slot string, reached lsn.LSN) error {
-	for {
-		goal, ok := a.passed(ctx, s, reached)
-		if !ok {
-			return ctx.Err()
-		}
-		var err error
-		if reached, err = a.catchUp(ctx, slot, reached, goal); err != nil {
-			return err
-		}
-		if err := a.control.store.SetSynchronized(ctx, reached); err != nil {
-			return TargetError(err)
-		}
-		halved, err := a.halved(ctx)
-		if err != nil {
-			return err
-		}
-		if !halved && s.Progress().Applied < reached+near {
-			return nil
-		}
-		if halved && !sleep(ctx, halvedPause) {
-			return ctx.Err()
-		}
-	}
-}
-
-// passed waits until the stream has applied everything before the position, and more
-// than that, or stands there, and returns where it is.
-func (a *attempt) passed(ctx context.Context, s *stream.Stream, position lsn.LSN) (lsn.LSN, bool) {
-	for {
-		if applied := s.Progress().Applied; applied >= position {
-			return applied, true
-		}
-		if !sleep(ctx, waitPause) {
-			return 0, false
-		}
-	}
-}
-
-// catchUp applies to the copied tables what committed on the publisher from one position
-// on up to the other, and returns up to where they have it: that is further where an
-// earlier attempt came further.
-func (a *attempt) catchUp(ctx context.Context, slot string, from, to lsn.LSN) (reached lsn.LSN, err error) {
-	if to <= from {
-		return from, nil
-	}
-	tables, err := a.control.store.Tables(ctx)
-	if err != nil {
-		return 0, TargetError(err)
-	}
-	member := newMembers(a.log)
-	member.set(theirs(tables))
-	session, release, err := a.openSync(ctx, "sync", member)
-	if err != nil {
-		return 0, err
-	}
-	defer release()
-	if err := a.makeCopyOrigins(ctx); err != nil {
-		return 0, err
-	}
-	progress, err := a.acquireFrom(ctx, session, origin.CopyName(a.options.Name, a.control.target.DatabaseOID, 0), from, a.waitBeside)
-	if err != nil {
-		return 0, err
-	}
-	start := max(progress, from)
-	if start >= to {
-		return start, targetErrorOrNil(a.control.store.SetReached(ctx, start))
-	}
-	publisher, err := a.dial(ctx, a.options.Name+":sync")
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = publisher.Close() }()
-	streaming := "on"
-	if a.streaming() == "off" {
-		streaming = "off"
-	}
-	var feed *source.Stream
-	err = a.waitBeside(ctx, func() (string, error) {
-		var err error
-		feed, err = publisher.StartStream(ctx, source.StreamOptions{
-			Slot: slot, Start: start, Publications: a.options.Publications, Streaming: streaming, Binary: a.options.Binary, Origin: a.options.Origin,
-		})
-		if busy, ok := errors.AsType[*source.SlotBusyError](err); ok {
-			return busy.Error(), nil
-		}
-		return "", err
-	})
-	if err != nil {
-		return 0, sourceErrorOrRefused(err)
-	}
-	feed.Ask() // the end may lie behind everything that the publisher will ever send
-	caughtUp := stream.New(stream.Options{
-		Source: feed, Target: session,
-		Budget:      txn.NewBudget(a.options.MemoryLimit / 4),
-		CreateSpool: func() (txn.SpoolFile, error) { return a.files.Create() },
-		Limits:      a.limits(),
-		Resume:      start, Recorded: from, End: to, Skip: a.skip,
-		Synchronous: a.options.SynchronousCommit != "off",
-		State:       setRecorder{recorder{a.control.store}},
-		Log:         a.log,
-	})
-	if err := streamError(caughtUp.Run(ctx)); err != nil {
-		return 0, err
-	}
-	if ctx.Err() != nil {
-		return 0, ctx.Err()
-	}
-	return to, targetErrorOrNil(a.control.store.SetReached(ctx, to))
-}
-
-// theirs lets only the copied tables take part in a stream.
-func theirs(tables []state.Table) []state.Table {
-	list := slices.Clone(tables)
-	for i, table := range list {
-		switch table.State {
-		case state.TableFinishedCopy, state.TableSyncDone:
-			list[i].State = state.TableReady
-		case state.TableInit, state.TableDataSync, state.TableReady:
-			list[i].State = state.TableInit
-		}
-	}
-	return list
-}
-
-// setRecorder keeps how far a copy set is.
-type setRecorder struct{ recorder }
-
-func (r setRecorder) Acknowledge(ctx context.Context, position lsn.LSN) error {
-	return targetErrorOrNil(r.SetReached(ctx, position))
-}
-
-// ClearSkip leaves that to the subscription's own stream.
-func (setRecorder) ClearSkip(context.Context, lsn.LSN) error { return nil }
-
 // openSync opens a session for a copy set, which ends with release, or with ctx: its
 // calls take no context, and a target that makes it wait must not hold us.
 func (a *attempt) openSync(ctx context.Context, role string, member *members) (session *target.Session, release func(), err error) {
@@ -549,7 +414,7 @@ func (a *attempt) openSync(ctx context.Context, role string, member *members) (s
 	options.ApplicationName = a.options.Name + ":" + role
 	options.Progress = a.options.Name + ".sync"
 	options.KeepMessages = false
-	options.Member = member.has
+	options.Member, options.Apart = member.has, member.apart
 	session, err = target.Open(ctx, options)
 	if err != nil {
 		return nil, nil, TargetError(err)

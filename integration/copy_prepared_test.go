@@ -45,6 +45,7 @@ func TestCopyBetweenPreparedTransactions(t *testing.T) {
 			pgtest.WaitFor(t, l.target, `SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database()`, "1")
 			lock(`ROLLBACK`)
 			l.states("ar xs")
+			l.tableError("x", "waits for prepared transaction")
 			prepare("third", "3")
 			pgtest.WaitFor(t, l.target, `SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database()`, "2")
 			// A start in between waits with the hand-over too.
@@ -94,6 +95,33 @@ func TestCopyBetweenPreparedTransactions(t *testing.T) {
 			l.cleanedUp()
 		})
 	}
+}
+
+// TestPreparedTransactionsThatDoNotMeetTheCopy: a late table waits for no transaction that
+// is prepared without having changed it, so that there may always be one.
+func TestPreparedTransactionsThatDoNotMeetTheCopy(t *testing.T) {
+	t.Parallel()
+	_, target := pgtest.Shared(t)
+	publisher := pgtest.Start(t, pgtest.OnMajor(max(15, pgtest.Major(t)))) // what others prepare holds up a slot
+	l := linkOf(t, publisher, target)
+	l.both(`CREATE TABLE a (id int PRIMARY KEY, v text)`, `CREATE TABLE x (id int, v text)`)
+	l.onSource(`INSERT INTO x VALUES (0, 'before')`, `CREATE PUBLICATION p FOR TABLE a`)
+	l.start(copying, twoPhase)
+	l.onSource(`ALTER PUBLICATION p ADD TABLE x`)
+	lock := session(t, l.target)
+	lock(`BEGIN; LOCK TABLE x IN SHARE MODE`)
+	l.refresh()
+	l.copyBlocked()
+	l.onSource(`BEGIN; INSERT INTO a VALUES (1, 'one'); PREPARE TRANSACTION 'one'`, `INSERT INTO x VALUES (1, 'meanwhile')`)
+	pgtest.WaitFor(t, l.target, `SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database()`, "1")
+	lock(`ROLLBACK`)
+	l.states("ar xr")
+	require.Equal(t, "1", l.prepared())
+	l.onSource(`INSERT INTO x VALUES (2, 'after')`, `COMMIT PREPARED 'one'`)
+	l.settledTables("a", "x")
+	l.onlySlot()
+	l.stop()
+	l.cleanedUp()
 }
 
 // settledTables proves that tables have the same rows and that the target holds nothing prepared.

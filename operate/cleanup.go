@@ -288,6 +288,9 @@ func (c *cleanup) run(ctx context.Context) error {
 	} else {
 		c.removal.did("deleted the state of subscription %q", c.options.Name)
 	}
+	if err := c.leftIndexes(ctx); err != nil {
+		return err
+	}
 	kept, err := c.store.DropSchema(ctx)
 	switch {
 	case err != nil:
@@ -296,6 +299,22 @@ func (c *cleanup) run(ctx context.Context) error {
 		c.removal.did("dropped schema pgapply")
 	default:
 		c.removal.did("kept schema pgapply: %s", kept)
+	}
+	return nil
+}
+
+// leftIndexes names the indexes that a copy has dropped and nobody has made again, with
+// what makes them. Their definitions stay where they are: it is not for a cleanup to
+// take hours over them.
+func (c *cleanup) leftIndexes(ctx context.Context) error {
+	left, err := c.store.DeferredIndexes(ctx)
+	if err != nil {
+		return apply.TargetError(err)
+	}
+	for _, index := range left {
+		c.removal.remains("the definition of index %q of table %q, which a copy has dropped, in pgapply.deferred_index; another run of subscription %q makes it, or you do: BEGIN; %s; COMMIT",
+			strings.ToValidUTF8(index.Name, "?"), strings.ToValidUTF8(index.Table.Schema+"."+index.Table.Name, "?"), c.options.Name,
+			strings.ToValidUTF8(strings.ReplaceAll(index.Definition, ";\n", "; "), "?"))
 	}
 	return nil
 }

@@ -253,7 +253,7 @@ func (s *Session) together(group []*txn.Transaction) error {
 	}
 	last := group[len(group)-1]
 	if last.Kind == txn.Prepare {
-		return s.endPrepared(last)
+		return s.endWhole(last)
 	}
 	if begun {
 		if err := s.commit(last); err != nil {

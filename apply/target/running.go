@@ -163,7 +163,7 @@ func (s *Session) End(t *txn.Transaction) (Outcome, error) {
 		return s.Apply([]*txn.Transaction{t}) // no change has come, or all were rolled back
 	}
 	if t.Kind == txn.Prepare {
-		if err := s.endPrepared(t); err != nil {
+		if err := s.endWhole(t); err != nil {
 			return Outcome{}, err
 		}
 		if err := s.position(t, ""); err != nil {

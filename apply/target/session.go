@@ -73,7 +73,13 @@ type Options struct {
 	// tables are left out, and counted. With an error the change waits for another
 	// attempt.
 	Member func(schema, table string) (bool, error)
-	Log    *zap.Logger
+	// Apart, unless nil, tells of a table that is no Member whether it belongs to the
+	// subscription all the same, and its changes come another way.
+	Apart func(schema, table string) bool
+	// Whole, unless nil, hears the name of each transaction that was prepared without any
+	// change being left out.
+	Whole func(name string)
+	Log   *zap.Logger
 }
 
 // planning makes every statement have one plan, which must not depend on the first

@@ -105,6 +105,17 @@ func (s *Session) Has(t *txn.Transaction) (bool, error) {
 	return prepared || committed, s.failure(decoder.TypePrepare, nil, err)
 }
 
+// endWhole is endPrepared for one whose changes were applied.
+func (s *Session) endWhole(t *txn.Transaction) error {
+	if err := s.endPrepared(t); err != nil {
+		return err
+	}
+	if s.options.Whole != nil && s.outcome.NotMember == 0 {
+		s.options.Whole(s.preparedName(t.XID, t.EndLSN))
+	}
+	return nil
+}
+
 // endPrepared ends the target transaction in work as a prepared one.
 func (s *Session) endPrepared(t *txn.Transaction) error {
 	if err := s.settle(); err != nil {
