@@ -117,12 +117,17 @@ type MismatchError struct {
 
 func (e *MismatchError) Error() string { return e.Reason }
 
+// Queries are what Load asks of a table, whose schema and name are the parameters: all of
+// it in one call of QueryAll. Whoever asks for several tables at once can give Load the
+// answers.
+func Queries() []string { return []string{headQuery, columnsQuery, keyQuery, keysQuery} }
+
 // Load binds the publisher's relation to the table of the same name. binary says
 // that the publisher sends values in binary form where it can. It returns a
 // *MismatchError when the two do not fit.
 func Load(querier QuerierOfAll, relation *decoder.Relation, binary bool) (*Table, error) {
 	table := &Table{Schema: relation.Namespace, Name: relation.Name}
-	answers, err := querier.QueryAll([]string{headQuery, columnsQuery, keyQuery, keysQuery}, table.Schema, table.Name)
+	answers, err := querier.QueryAll(Queries(), table.Schema, table.Name)
 	if err != nil {
 		return nil, fmt.Errorf("look up %s: %w", table.QualifiedName(), err)
 	}

@@ -268,6 +268,7 @@ func (s *Session) together(group []*txn.Transaction) error {
 // contents sends the changes of the group in a target transaction, which begins with
 // the first of them: begun tells whether there was one.
 func (s *Session) contents(group []*txn.Transaction) (begun bool, err error) {
+	defer s.meet(group)()
 	for _, t := range group {
 		s.current, s.ordinal = t, 0
 		// What is prepared is so without any change too: its COMMIT PREPARED will come.

@@ -82,7 +82,9 @@ const mostKeyed = 100_000
 // with a relation that is not what it was, and after any error, which Apply will meet
 // again. The error is a *ConnectionError.
 func (s *Session) Keys(group []*txn.Transaction, keys *Keys) (bool, error) {
+	end := s.meet(group)
 	err := s.collect(group, keys)
+	end()
 	s.current = nil
 	told := err == nil
 	if told || errors.Is(err, errNoKeys) {

@@ -144,7 +144,7 @@ func (s *Session) table(relation *decoder.Relation) (*table, error) {
 		}
 	}
 	if member {
-		bound, err := catalog.Load(catalogs{s}, relation, s.options.Binary)
+		bound, err := s.load(relation)
 		if err != nil && s.mayMiss(relation, err) {
 			return t, nil // not kept: from the moment it exists, it takes part
 		}
@@ -257,6 +257,7 @@ func (s *Session) forget(t *table) {
 // forgetAll drops every binding, so that the next change of each table reads the
 // catalogs again: after an error the target may not be what it was.
 func (s *Session) forgetAll() {
+	s.foreseen = nil
 	for _, t := range s.tables {
 		s.forget(t)
 	}

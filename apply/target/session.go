@@ -117,8 +117,11 @@ type Session struct {
 	// tables by the publisher's relation ID, and those of a group that is applied ahead.
 	tables map[uint32]*table
 	keyed  []KeyedTable
-	// answers are what the catalogs have said, see Session.catalogs.
-	answers [][][][]byte
+	// answers are what the catalogs have said, see Session.catalogs, and foreseen what they
+	// have said of tables of the group in work, see foresee.go.
+	answers  [][][][]byte
+	group    []*txn.Transaction
+	foreseen map[*decoder.Relation][][][][]byte
 	// statements counts the prepared statements ever made, which are named by their
 	// numbers, and confirmed those up to which the server is known to have them: after an
 	// error it has skipped the later ones.

@@ -283,3 +283,29 @@ func TestInsertsNeedNoAnswer(t *testing.T) {
 	require.Equal(t, byte('I'), s.pipe.TxStatus())
 	p.is("1 2 3", "111 121")
 }
+
+// TestTablesAreForeseen: one question to the catalogs does for all tables of a group, and
+// for this group only.
+func TestTablesAreForeseen(t *testing.T) {
+	s, p := submitted(t)
+	group := []*txn.Transaction{p.commit("t 1 0"), p.commit("u 2 0", "checked 3 0"), p.commit("late 4 0")}
+	s.group = group
+	_, err := s.load(group[0].Relations()[0])
+	require.NoError(t, err)
+	require.Len(t, s.foreseen, 3)
+	for relation := range s.foreseen {
+		s.Close() // nobody can be asked any more
+		bound, err := s.load(relation)
+		require.NoError(t, err)
+		require.Equal(t, relation.Name, bound.Name)
+		break
+	}
+	require.Len(t, s.foreseen, 2)
+
+	s, p = submitted(t)
+	s.Send([]*txn.Transaction{p.commit("t 1 0"), p.commit("u 2 0")})
+	require.Nil(t, s.foreseen)
+	_, _, err = s.Submit(false)
+	require.NoError(t, err)
+	p.is("1 2", "121")
+}

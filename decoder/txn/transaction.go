@@ -84,6 +84,10 @@ func (t *Transaction) Len() int { return t.tape.count }
 // Bytes is the size of the changes as they are stored, in memory or spooled.
 func (t *Transaction) Bytes() int64 { return t.tape.size }
 
+// Relations are the descriptions of the tables that the changes are about, each at least
+// once. They must not be changed, nor used after Release.
+func (t *Transaction) Relations() []*decoder.Relation { return t.relations.relations }
+
 // Changes replays the transaction from its first change. There is one Reader
 // for each transaction: calling Changes again starts it over.
 func (t *Transaction) Changes() *Reader {
