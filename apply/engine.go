@@ -285,6 +285,13 @@ func (e *Engine) phase(phase state.Phase, waitingFor string) {
 	status.WaitingFor = waitingFor
 }
 
+// waitsFor says what is waited for beside what the engine is doing.
+func (e *Engine) waitsFor(text string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.mu.status.WaitingFor = text
+}
+
 // Status returns a snapshot. It may be called from any goroutine.
 func (e *Engine) Status() state.Status {
 	e.mu.Lock()
@@ -307,6 +314,10 @@ func (e *Engine) Status() state.Status {
 	if progress.LastCommitTime != 0 {
 		committed := progress.LastCommitTime.Time()
 		status.LastCommitTime = &committed
+	}
+	if progress.OldestCommitTime != 0 {
+		committed := progress.OldestCommitTime.Time()
+		status.OldestCommitTime = &committed
 	}
 	status.Transactions, status.Groups, status.Replays = progress.Transactions, progress.Groups, progress.Replays
 	status.ParallelGroups, status.ParallelReplays = progress.ParallelGroups, progress.ParallelReplays

@@ -17,8 +17,8 @@ type Lag struct {
 	// between the publisher's end and what is applied, published or not.
 	Streaming bool  `json:"streaming"`
 	Bytes     int64 `json:"bytes"`
-	// Seconds is the age of the last applied transaction when the runner said so, while
-	// it streams and something is not applied, else 0.
+	// Seconds is how old the oldest transaction of those is that has committed, when the
+	// runner said so; 0 where none has, or where it does not stream.
 	Seconds float64 `json:"seconds"`
 }
 
@@ -37,15 +37,17 @@ func (r *Report) measureLag() {
 	}
 }
 
-// text says it; age is that of the runner's last word.
-func (l Lag) text(age time.Duration) string {
-	switch {
+// lagText says it; age is that of the runner's last word.
+func (r *Report) lagText(age time.Duration) string {
+	switch l := r.Lag; {
 	case !l.Known:
 		return "unknown: no runner streams, and the publisher did not tell (--source)"
 	case l.Bytes == 0:
 		return "none"
+	case l.Streaming && r.Status.OldestCommitTime == nil:
+		return size(l.Bytes) + " received, of which nothing has committed yet"
 	case l.Streaming:
-		return fmt.Sprintf("%s not applied, the last applied transaction is %s old", size(l.Bytes), duration(time.Duration(l.Seconds*float64(time.Second))+age))
+		return fmt.Sprintf("%s not applied, the oldest commit in it is %s old", size(l.Bytes), duration(time.Duration(l.Seconds*float64(time.Second))+age))
 	}
 	return fmt.Sprintf("the publisher is %s of WAL ahead, and no runner streams", size(l.Bytes))
 }

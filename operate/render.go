@@ -28,10 +28,10 @@ func (r *Report) Text() string {
 		page.line("slot", "%s", r.slotLine())
 	}
 	if r.Status != nil {
-		statusLines(&page, r.Status, r.sinceSnapshot(), r.Lag.text(r.sinceSnapshot()))
+		statusLines(&page, r.Status, r.sinceSnapshot(), r.lagText(r.sinceSnapshot()))
 	} else {
 		page.line("acknowledged", "%s", r.Slot.Acknowledged)
-		page.line("lag", "%s", r.Lag.text(0))
+		page.line("lag", "%s", r.lagText(0))
 	}
 	if r.SkipLSN != nil {
 		page.line("to skip", "the transaction that finishes at %s", r.SkipLSN)

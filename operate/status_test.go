@@ -92,15 +92,15 @@ func TestStandstillsAreProblems(t *testing.T) {
 
 // The last word of a runner that does not stream says nothing about what is to come.
 func TestLagOfARunnerThatDoesNotStream(t *testing.T) {
-	holder := &state.Holder{PID: 99}
+	holder, commit := &state.Holder{PID: 99}, &time.Time{}
 	lag := func(holder *state.Holder, phase state.Phase, publisher *PublisherView) string {
-		status := &state.Status{Phase: phase, Applied: 0x2000, LagBytes: 512, LagSeconds: 3}
+		status := &state.Status{Phase: phase, Applied: 0x2000, LagBytes: 512, LagSeconds: 3, OldestCommitTime: commit}
 		report := newReport("orders", state.Target{}, observation{
 			subscription: &state.Subscription{Enabled: true, AckLSN: 0x1000}, holder: holder, runner: &state.Runner{PID: 1, Status: status},
 		})
 		report.Publisher = publisher
 		report.measureLag()
-		return report.Lag.text(0)
+		return report.lagText(0)
 	}
 	publisher := func(current state.Position) *PublisherView {
 		view := &PublisherView{Reachable: true, Current: current}
@@ -115,7 +115,9 @@ func TestLagOfARunnerThatDoesNotStream(t *testing.T) {
 	}
 	require.Contains(t, lag(nil, state.Streaming, nil), "unknown: ", "it was killed")
 	require.Contains(t, lag(nil, state.Streaming, publisher(0x3000)), "4.0 KiB of WAL ahead")
-	require.Equal(t, "512 B not applied, the last applied transaction is 3.0s old", lag(holder, state.Streaming, publisher(0x3000)))
+	require.Equal(t, "512 B not applied, the oldest commit in it is 3.0s old", lag(holder, state.Streaming, publisher(0x3000)))
+	commit = nil
+	require.Equal(t, "512 B received, of which nothing has committed yet", lag(holder, state.Streaming, publisher(0x3000)))
 }
 
 func TestExitWithAnErrorIsNotInOrder(t *testing.T) {
@@ -138,7 +140,7 @@ func exampleReport() *Report {
 		Publisher: state.Publisher{Version: 160009, SystemID: "7713713780499195838", Timeline: 1, Database: "shop"},
 		Stream:    state.StreamOptions{Slot: "orders", Publications: []string{"p1", "p2"}, Protocol: 4, Streaming: "parallel", Origin: "any"},
 		Received:  0x16B374D848, Applied: 0x16B2000000, Flushed: 0x16B1000000, Acknowledged: 0x16B0000000,
-		LagBytes: 0x1374D848, LagSeconds: 4.2, LastCommitTime: &at,
+		LagBytes: 0x1374D848, LagSeconds: 4.2, LastCommitTime: &at, OldestCommitTime: &at,
 		Transactions: 1234567, Groups: 1, ParallelGroups: 12, ParallelReplays: 2, RowByRow: []state.RowByRow{{Table: "public.orders", Reason: `trigger "audit"`}}, Rows: state.Rows{Inserted: 10, Updated: 2000, Deleted: 3, Truncated: 1},
 		Misses: state.Misses{Update: 1, Delete: 2}, Conflicts: map[conflict.Type]int64{conflict.UpdateMissing: 1, conflict.DeleteMissing: 2}, Messages: 4, Retries: 3,
 		MemoryBytes: 3 << 20, MemoryLimit: 128 << 20, SpoolLimit: 16 << 30, OpenStreams: 1,

@@ -39,7 +39,8 @@ type Status struct {
 	// by the runner's clock.
 	Since     time.Time `json:"state_since"`
 	UpdatedAt time.Time `json:"updated_at"`
-	// WaitingFor says what a runner in phase Waiting waits for.
+	// WaitingFor says what a runner in phase Waiting waits for, or while it streams what
+	// tables wait for that are to be copied.
 	WaitingFor string `json:"waiting_for,omitempty"`
 
 	Publisher Publisher     `json:"publisher"`
@@ -52,14 +53,15 @@ type Status struct {
 	Applied      Position `json:"applied_lsn"`
 	Flushed      Position `json:"flushed_lsn"`
 	Acknowledged Position `json:"acknowledged_lsn"`
-	// LagBytes is how much WAL was received and is not applied. LagSeconds is the
-	// age of the last applied transaction, at UpdatedAt, while something is not
-	// applied, else 0.
+	// LagBytes is how much WAL was received and is not applied. LagSeconds is how old the
+	// oldest transaction of it is that has committed, at UpdatedAt; 0 where none has.
 	LagBytes   int64   `json:"lag_bytes"`
 	LagSeconds float64 `json:"lag_seconds"`
-	// LastCommitTime is when the last applied transaction committed on the
-	// publisher, by its clock.
-	LastCommitTime *time.Time `json:"last_commit_time,omitempty"`
+	// LastCommitTime is when the last applied transaction committed on the publisher,
+	// OldestCommitTime when the oldest did that is received and not applied; both by the
+	// publisher's clock.
+	LastCommitTime   *time.Time `json:"last_commit_time,omitempty"`
+	OldestCommitTime *time.Time `json:"oldest_unapplied_commit_time,omitempty"`
 
 	// Counters since the runner started.
 	Transactions int64 `json:"transactions"`
@@ -205,15 +207,15 @@ type Worker struct {
 	WaitingFor   string `json:"waiting_for,omitempty"`
 }
 
-// SetLag computes both lags from Received, Applied and LastCommitTime.
+// SetLag computes both lags from Received, Applied and OldestCommitTime.
 func (s *Status) SetLag(now time.Time) {
 	s.LagBytes, s.LagSeconds = 0, 0
 	if s.Received <= s.Applied {
 		return
 	}
 	s.LagBytes = int64(s.Received - s.Applied)
-	if s.LastCommitTime != nil {
-		s.LagSeconds = max(0, now.Sub(*s.LastCommitTime).Seconds())
+	if s.OldestCommitTime != nil {
+		s.LagSeconds = max(0, now.Sub(*s.OldestCommitTime).Seconds())
 	}
 }
 

@@ -23,7 +23,7 @@ func full() *Status {
 			Slot: "orders", Publications: []string{"p1", "p2"}, Protocol: 4, Streaming: "parallel", TwoPhase: true, Binary: true, Origin: "any",
 		},
 		Received: 0x16B374D8, Applied: 0x16B374D7, Flushed: 0x16B374D6, Acknowledged: 0x16B374D5,
-		LagBytes: 1, LagSeconds: 2.5, LastCommitTime: &at,
+		LagBytes: 1, LagSeconds: 2.5, LastCommitTime: &at, OldestCommitTime: &at,
 		Transactions: 3, Groups: 4, Rows: Rows{Inserted: 5, Updated: 6, Deleted: 7, Truncated: 8}, Misses: Misses{Update: 9, Delete: 10},
 		Conflicts: map[conflict.Type]int64{conflict.InsertExists: 18}, Messages: 19, Retries: 11,
 		MemoryBytes: 12, MemoryLimit: 13, SpoolBytes: 14, SpoolLimit: 15, OpenStreams: 16,
@@ -53,13 +53,13 @@ func TestLag(t *testing.T) {
 		bytes             int64
 		seconds           float64
 	}{
-		"level":            {100, 100, &commit, 0, 0},
-		"behind":           {300, 100, &commit, 200, 90},
-		"nothing applied":  {300, 0, nil, 300, 0},
-		"clocks differ":    {300, 100, &future, 200, 0},
-		"filtered to here": {100, 300, &commit, 0, 0},
+		"level":             {100, 100, &commit, 0, 0},
+		"behind":            {300, 100, &commit, 200, 90},
+		"nothing committed": {300, 0, nil, 300, 0},
+		"clocks differ":     {300, 100, &future, 200, 0},
+		"filtered to here":  {100, 300, &commit, 0, 0},
 	} {
-		status := Status{Received: test.received, Applied: test.applied, LastCommitTime: test.commit, LagBytes: 7, LagSeconds: 7}
+		status := Status{Received: test.received, Applied: test.applied, OldestCommitTime: test.commit, LagBytes: 7, LagSeconds: 7}
 		status.SetLag(now)
 		require.Equal(t, test.bytes, status.LagBytes, name)
 		require.InDelta(t, test.seconds, status.LagSeconds, 0.001, name)

@@ -182,8 +182,9 @@ type Progress struct {
 	// Applied is committed on the target, Flushed durable there, and
 	// Acknowledged is what the publisher was told.
 	Applied, Flushed, Acknowledged lsn.LSN
-	// LastCommitTime is when the last applied transaction committed on the publisher.
-	LastCommitTime decoder.Timestamp
+	// LastCommitTime is when the last applied transaction committed on the publisher, and
+	// OldestCommitTime when the oldest did that is received and not applied; 0 for none.
+	LastCommitTime, OldestCommitTime decoder.Timestamp
 
 	Transactions, Groups, Replays int64
 	// ParallelGroups counts the groups that were applied by a worker beside those before
@@ -203,10 +204,13 @@ type Progress struct {
 	Workers []Worker
 }
 
-func (s *Stream) received(position lsn.LSN) {
+func (s *Stream) received(e event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.mu.progress.Received = max(s.mu.progress.Received, position)
+	s.mu.progress.Received = max(s.mu.progress.Received, e.position)
+	if e.transaction != nil {
+		s.mu.backlog.received(e.position, e.transaction.Time)
+	}
 }
 
 func (s *Stream) account(group []*txn.Transaction, outcome target.Outcome) {
@@ -252,12 +256,14 @@ func (s *Stream) accountAhead(fate parallel.Fate) {
 
 // Progress returns a snapshot. It may be called from any goroutine.
 func (s *Stream) Progress() Progress {
+	applied := s.tracker.Applied().Reached
 	s.mu.Lock()
 	progress := s.mu.progress
 	progress.Conflicts = maps.Clone(progress.Conflicts)
 	progress.Acknowledged = s.mu.recorded
+	progress.OldestCommitTime = s.mu.backlog.oldest(applied)
 	s.mu.Unlock()
-	progress.Applied = s.tracker.Applied().Reached
+	progress.Applied = applied
 	durable := s.tracker.Durable()
 	progress.Flushed = durable.Reached
 	progress.Acknowledged = max(progress.Acknowledged, durable.Transaction)

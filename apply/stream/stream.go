@@ -157,6 +157,7 @@ type Stream struct {
 		sync.Mutex
 		progress Progress
 		recorded lsn.LSN
+		backlog  backlog
 		// head is what the applier waits for the target with, and stalled why that
 		// takes long, if it is known.
 		head    head
@@ -373,7 +374,7 @@ func (s *Stream) read(ctx context.Context) error {
 			}
 		}
 		e.complete = s.assembler.Completed()
-		s.received(e.position)
+		s.received(e)
 		select {
 		case s.events <- e:
 		case <-ctx.Done():
