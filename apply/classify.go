@@ -86,6 +86,12 @@ func SourceError(err error) *Error {
 		if errors.Is(err, source.ErrPublisherStopped) {
 			return &Error{Class: Source, Err: err, Retryable: true}
 		}
+		if refusal, ok := errors.AsType[*pgconn.PgError](err); ok && (refusal.Code == "40001" || refusal.Code == "40P01") {
+			return &Error{
+				Class: Source, Err: err, Retryable: true,
+				Hint: "the publisher is a standby, whose recovery does not wait for us: hot_standby_feedback = on there, or a larger max_standby_streaming_delay, makes that rare",
+			}
+		}
 		return &Error{
 			Class: Source, Err: err, Retryable: true,
 			Hint: "check that the publisher runs and that --source names its address",

@@ -18,6 +18,8 @@ const oldestTarget = 14_00_00
 const (
 	// oldestTwoPhase is the first publisher whose pgoutput sends transactions at PREPARE.
 	oldestTwoPhase = 15_00_00
+	// oldestFailover is the first publisher whose standbys can keep a slot.
+	oldestFailover = 17_00_00
 	// oldestAlter is the first publisher that makes a slot a two-phase one no more.
 	oldestAlter = 18_00_00
 )
@@ -61,6 +63,13 @@ func (e *Ends) CheckPair() error {
 	if e.Options.TwoPhase && e.PublisherVersion < oldestTwoPhase {
 		return refused("start without --two-phase: prepared transactions are then applied at their COMMIT PREPARED",
 			"the publisher is PostgreSQL %d: its pgoutput sends prepared transactions from 15 on", e.PublisherVersion/10000)
+	}
+	if e.Options.Failover && e.PublisherVersion < oldestFailover {
+		return refused("start without --failover", "the publisher is PostgreSQL %d: its standbys can keep a slot from 17 on", e.PublisherVersion/10000)
+	}
+	if e.Options.Failover && e.Publisher.InRecovery {
+		return refused("connect --source to its primary, with target_session_attrs=read-write and all hosts, or start without --failover",
+			"the publisher is a standby: other standbys do not keep its slots")
 	}
 	if e.Options.MessageHandler != nil && e.PublisherVersion < 14_00_00 {
 		return refused("upgrade the publisher, or do without the handler",
@@ -178,10 +187,32 @@ func (e *Ends) usable(slot *source.Slot) error {
 		return refused("name another slot with --slot, or do without the handler",
 			"slot %q is a two-phase one for good: %s", slot.Name, whyNoHandler)
 	}
+	if slot.Synced && e.Publisher.InRecovery {
+		return refused("connect --source to the primary, with target_session_attrs=read-write and all hosts",
+			"slot %q is the copy that a standby keeps: it can be used once the standby is promoted", slot.Name)
+	}
 	if reason := slot.Lost(); reason != "" {
-		return lost("slot %q cannot be used any more: %s", slot.Name, reason)
+		return lost("slot %q cannot be used any more: %s%s", slot.Name, reason, whyLost(reason))
 	}
 	return nil
+}
+
+// whyLost says what a reason of the publisher's means, and how to keep it from happening
+// again.
+func whyLost(reason string) string {
+	switch reason {
+	case "rows_removed":
+		return ": the primary removed rows of its catalogs that the slot of a standby needs. hot_standby_feedback = on and a primary_slot_name on the standby prevent that"
+	case "wal_level_insufficient":
+		return ": wal_level was lowered on the primary"
+	case "conflict with recovery":
+		return ": the primary removed rows that the slot of a standby needs, which hot_standby_feedback = on and a primary_slot_name on the standby prevent, or its wal_level was lowered"
+	case "wal_removed":
+		return ": the slot kept more WAL than max_slot_wal_keep_size allows"
+	case "idle_timeout":
+		return ": the slot was idle for longer than idle_replication_slot_timeout"
+	}
+	return ""
 }
 
 func lost(format string, arguments ...any) *Error {

@@ -28,6 +28,12 @@ type Options struct {
 	// in the format of ~/.pgpass; empty means the usual one.
 	SourcePassfile, TargetPassfile string
 
+	// Primary is the connection URI or keyword string of the publisher's primary, for a
+	// publisher that is a standby. It is told to record its running transactions when a
+	// slot is made on the standby, which waits for such a record. PrimaryPassfile is as
+	// SourcePassfile.
+	Primary, PrimaryPassfile string
+
 	// Publications on the publisher, at least one.
 	Publications []string
 	// Slot on the publisher; empty means Name.
@@ -76,7 +82,8 @@ type Options struct {
 	// may change from start to start; but before 18 a slot that was a two-phase one
 	// remains one, and goes on to send them at PREPARE.
 	TwoPhase bool
-	// Failover makes the slot one that standbys of the publisher keep (17 and later).
+	// Failover makes the slot one that standbys of the publisher keep (17 and later). It
+	// may change from start to start.
 	Failover bool
 
 	// Workers is how many sessions apply: one in the order of commits, and the others ahead

@@ -57,6 +57,13 @@ func (a *attempt) refuseSlot(ctx context.Context) error {
 	if err := a.ends().MayBegin(slot, false); err != nil {
 		return err
 	}
+	if a.options.CreateSlot && a.identity.InRecovery && a.options.Primary != "" {
+		primary, err := OpenPrimary(ctx, a.options, a.identity, a.log)
+		if err != nil {
+			return err
+		}
+		_ = primary.Close() // it has answered
+	}
 	left, err := state.ListPrepared(ctx, a.control.conn, a.preparedPrefix())
 	if err != nil {
 		return TargetError(err)
@@ -135,11 +142,16 @@ func (a *attempt) begin(ctx context.Context, slot *source.Slot, ours bool) error
 		if err := a.acquireOrigin(ctx); err != nil {
 			return err
 		}
-		return a.settleTwoPhase(ctx, slot)
+		if err := a.settleTwoPhase(ctx, slot); err != nil {
+			return err
+		}
+		return a.settleFailover(ctx, slot)
 	}
 	a.engine.phase(state.Waiting, "the slot is created once all transactions have ended that run or are prepared on the publisher, in any database: `pgapply check` names them")
+	waits := func(text string) { a.engine.phase(state.Waiting, text) }
 	if slot != nil {
-		if err := a.dropLeft(ctx, slot.Name); err != nil {
+		err := a.watched(ctx, slot.Name, a.publisher, waits, func() error { return a.dropLeft(ctx, slot.Name) })
+		if err != nil {
 			return err
 		}
 	}
@@ -160,11 +172,11 @@ func (a *attempt) begin(ctx context.Context, slot *source.Slot, ours bool) error
 		a.snapshot, kind = &snapshot{conn: publisher}, source.SnapshotExport
 	}
 	a.log.Info("create the slot; this waits for the transactions that run or are prepared on the publisher now, in any database", zap.String("slot", a.options.SlotName()))
-	created, err := publisher.CreateSlot(ctx, source.SlotOptions{
-		Name: a.options.SlotName(), TwoPhase: a.options.TwoPhase, Failover: a.options.Failover && a.publisher.Version() >= 17_00_00, Snapshot: kind,
-	})
+	created, err := a.createSlot(ctx, publisher, source.SlotOptions{
+		Name: a.options.SlotName(), TwoPhase: a.options.TwoPhase, Failover: a.options.Failover, Snapshot: kind,
+	}, waits)
 	if err != nil {
-		return SourceError(err)
+		return err
 	}
 	if err := a.control.store.SlotCreated(ctx, created.ConsistentPoint); err != nil {
 		return TargetError(err)
@@ -175,6 +187,17 @@ func (a *attempt) begin(ctx context.Context, slot *source.Slot, ours bool) error
 	a.engine.phase(state.Starting, "")
 	a.known = created.ConsistentPoint
 	return a.acquireOrigin(ctx)
+}
+
+// createSlot makes a slot, and tells what that waits for.
+func (a *attempt) createSlot(ctx context.Context, publisher *source.Conn, options source.SlotOptions, tell func(string)) (created source.CreatedSlot, err error) {
+	err = a.watched(ctx, options.Name, publisher, tell, func() error {
+		if created, err = publisher.CreateSlot(ctx, options); err != nil {
+			return SourceError(err)
+		}
+		return nil
+	})
+	return created, err
 }
 
 // newOrigin makes the origin anew: a left-over of the same name holds a position
@@ -221,6 +244,9 @@ func (a *attempt) resume(ctx context.Context, subscription *state.Subscription, 
 	}
 	a.known = known
 	if err := a.settleTwoPhase(ctx, slot); err != nil {
+		return err
+	}
+	if err := a.settleFailover(ctx, slot); err != nil {
 		return err
 	}
 	return a.takeOver(ctx, subscription)

@@ -304,7 +304,9 @@ func (a *attempt) copySet(ctx context.Context, left string, tables []state.Table
 	}
 	a.log.Info("create a slot to copy tables on; this waits for the transactions that run or are prepared on the publisher now, in any database",
 		zap.String("slot", slot), zap.Int("tables", len(tables)))
-	created, err := publisher.CreateSlot(ctx, source.SlotOptions{Name: slot, Snapshot: source.SnapshotExport})
+	// It lives for a while, and no standby is to keep it.
+	created, err := a.createSlot(ctx, publisher, source.SlotOptions{Name: slot, Snapshot: source.SnapshotExport}, a.engine.waitsFor)
+	a.engine.waitsFor("")
 	if err != nil {
 		return 0, err
 	}

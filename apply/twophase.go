@@ -49,6 +49,26 @@ func (a *attempt) settleTwoPhase(ctx context.Context, slot *source.Slot) error {
 	return nil
 }
 
+// settleFailover makes standbys of the publisher keep the slot, or not, as the options
+// say.
+func (a *attempt) settleFailover(ctx context.Context, slot *source.Slot) error {
+	if a.options.Failover == slot.Failover || a.publisher.Version() < oldestFailover {
+		return nil
+	}
+	if err := a.wait(ctx, func() (string, error) { return a.slotUser(ctx, slot.Name) }); err != nil {
+		return sourceErrorOrRefused(err)
+	}
+	if err := a.publisher.SetFailover(ctx, slot.Name, a.options.Failover); err != nil {
+		return SourceError(err)
+	}
+	if a.options.Failover {
+		a.log.Info("standbys of the publisher keep the slot from now on", zap.String("slot", slot.Name))
+	} else {
+		a.log.Warn("standbys of the publisher do not keep the slot any more, since --failover was not given", zap.String("slot", slot.Name))
+	}
+	return nil
+}
+
 // slotUser says who uses a slot, in words; empty for nobody.
 func (a *attempt) slotUser(ctx context.Context, slot string) (string, error) {
 	holder, err := a.publisher.SlotHolder(ctx, slot)

@@ -191,7 +191,7 @@ func TestKillWhileSlotIsCreated(t *testing.T) {
 	}
 	p := l.spawn()
 	pgtest.WaitFor(t, l.source, `SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1 AND active`, "1", l.name)
-	pgtest.WaitFor(t, l.target, `SELECT status ->> 'state' FROM pgapply.runner WHERE status ->> 'waiting_for' LIKE '%run or are prepared on the publisher%'`, "waiting")
+	pgtest.WaitFor(t, l.target, `SELECT status ->> 'state' FROM pgapply.runner WHERE status ->> 'waiting_for' LIKE '%what writes on the publisher has ended: process %idle in transaction%pg_terminate_backend%'`, "waiting")
 	running(`ROLLBACK`)
 	l.streams(p)
 	l.onSource(`INSERT INTO entry VALUES (1, 1, 'x')`, `UPDATE counter SET n = 1`)

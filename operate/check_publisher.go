@@ -30,6 +30,9 @@ type publisherFacts struct {
 	// prepared is how many prepared transactions the database has.
 	prepared int
 	waits    waits
+	// standby is nil where it is none, failover where that is not asked for or not possible.
+	standby  *standbyFacts
+	failover *failoverFacts
 
 	missing   []string // publications
 	published []source.Published
@@ -69,7 +72,7 @@ func gatherPublisher(ctx context.Context, conn *source.Conn, identity source.Ide
 	if p.slot, err = conn.Slot(ctx, f.options.SlotName()); err != nil {
 		return nil, err
 	}
-	if p.waits, err = gatherWaits(ctx, conn); err != nil {
+	if err := p.gatherRole(ctx, conn, &f.options); err != nil {
 		return nil, err
 	}
 	if p.room, err = gatherPublisherRoom(ctx, conn); err != nil {
@@ -79,6 +82,23 @@ func gatherPublisher(ctx context.Context, conn *source.Conn, identity source.Ide
 		p.converts, err = canConvert(ctx, conn, p.encoding, f.target.server.Encoding)
 	}
 	return p, err
+}
+
+// gatherRole looks at what depends on whether the publisher is a standby.
+func (p *publisherFacts) gatherRole(ctx context.Context, conn *source.Conn, options *apply.Options) (err error) {
+	if !p.identity.InRecovery {
+		if options.Failover && p.version >= 17_00_00 {
+			if p.failover, err = gatherFailover(ctx, conn); err != nil {
+				return err
+			}
+		}
+		p.waits, err = gatherWaits(ctx, "publisher", conn)
+		return err
+	}
+	if p.standby, err = gatherStandby(ctx, conn); err != nil || options.Primary == "" {
+		return err
+	}
+	return p.gatherPrimary(ctx, options)
 }
 
 // canConvert asks for the conversion that a session with the target's encoding as
@@ -103,7 +123,11 @@ func checkLogical(f *facts) []Finding {
 	if p.logicalErr != nil {
 		return failed("publisher", p.logicalErr)
 	}
-	return ok("publisher", "PostgreSQL %s, database %s, role %s, wal_level %s", version(p.version), p.identity.Database, p.role, p.ready.WALLevel)
+	standby := ""
+	if p.standby != nil {
+		standby = ", a standby"
+	}
+	return ok("publisher", "PostgreSQL %s%s, database %s, role %s, wal_level %s", version(p.version), standby, p.identity.Database, p.role, p.ready.WALLevel)
 }
 
 func checkPair(f *facts) []Finding {
@@ -175,6 +199,9 @@ func checkSlot(f *facts) []Finding {
 		return failed("slot", apply.TargetError(t.progressErr))
 	}
 	known, err := ends.Known(sub, p.slot, t.progress)
+	if err != nil && t.holder != nil {
+		return ok("slot", "%s is confirmed up to %s, and a runner moves it on", p.slot.Name, p.slot.ConfirmedFlush)
+	}
 	if err != nil {
 		return failed("slot", err)
 	}

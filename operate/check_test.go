@@ -498,13 +498,17 @@ func TestCheckOfWhatTheSlotWaitsFor(t *testing.T) {
 	f := func() *facts {
 		return &facts{
 			options: apply.DefaultOptions(), target: &targetFacts{},
-			publisher: &publisherFacts{waits: waits{running: "process 7 (psql, role me, database d)", age: 75 * time.Second, prepared: []string{"'g' in database e since then"}}},
+			publisher: &publisherFacts{waits: waits{
+				where:    "publisher",
+				running:  []source.Transaction{{PID: 7, Application: "psql", User: "me", Database: "d", Age: 75 * time.Second}},
+				prepared: []source.Transaction{{GID: "g", Database: "e", Age: time.Hour}},
+			}},
 		}
 	}
 	findings := checkWaits(f())
 	require.Len(t, findings, 2)
-	require.Equal(t, "creating it waits for the transactions that write on the publisher: the oldest is that of process 7 (psql, role me, database d), for 1m15s now", findings[0].Text)
-	require.Equal(t, "creating it waits for what is prepared on the publisher: 'g' in database e since then", findings[1].Text)
+	require.Equal(t, `creating it waits for what writes on the publisher: process 7 (application "psql", role me, database d, for 1m)`, findings[0].Text)
+	require.Equal(t, `creating it waits for what is prepared on the publisher: prepared transaction "g" (database e, for 1h0m)`, findings[1].Text)
 	require.Equal(t, Warning, findings[0].Level)
 	for name, change := range map[string]func(*facts){
 		"nothing runs": func(f *facts) { f.publisher.waits = waits{} },
@@ -529,7 +533,7 @@ func TestCheckFindsWhatIsPrepared(t *testing.T) {
 		running := pgtest.Open(t, b.source)
 		running.Exec(`begin`, `create table u (a int)`)
 		complaints := strings.Join(b.check().complaints(), "\n")
-		require.Regexp(t, `warning slot: creating it waits for what is prepared on the publisher: 'it''s' in database \S+ since 20.* \| COMMIT PREPARED`, complaints)
+		require.Regexp(t, `warning slot: creating it waits for what is prepared on the publisher: prepared transaction "it's" \(role postgres, database \S+\) \| COMMIT PREPARED`, complaints)
 		require.NotContains(t, complaints, "process", "it is too young")
 		running.Exec(`rollback`)
 	}

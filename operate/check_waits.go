@@ -3,7 +3,6 @@ package operate
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -11,47 +10,32 @@ import (
 	"pgapply/internal/source"
 )
 
-// waits are what the creation of a slot would wait for, on the whole publisher and not
-// only in the database: every transaction that has a number must end.
+// waits are what the creation of a slot would wait for, on the whole server and not only
+// in the database: all that write must end.
 type waits struct {
-	// running is the oldest one that writes, age how old it is; empty where none is
-	// older than longRunning. Of other roles' a role without pg_read_all_stats sees none.
-	running string
-	age     time.Duration
-	// prepared are those that are prepared, in words, the oldest first.
-	prepared []string
+	// where they were looked for: on the publisher, or on its primary.
+	where string
+	// running are those that run for longer than longRunning, or nobody may see how long;
+	// prepared those that are prepared. The oldest come first.
+	running, prepared []source.Transaction
 }
 
 // longRunning is what one that writes may take without a word.
 const longRunning = 10 * time.Second
 
-func gatherWaits(ctx context.Context, conn *source.Conn) (w waits, err error) {
-	rows, err := conn.Query(ctx, fmt.Sprintf(`
-		SELECT pg_catalog.format('process %%s (%%s, role %%s, database %%s)', pid, coalesce(nullif(application_name, ''), 'without a name'), usename, datname),
-			extract(epoch FROM pg_catalog.clock_timestamp() - xact_start)::bigint
-		FROM pg_catalog.pg_stat_activity
-		WHERE backend_xid IS NOT NULL AND pid <> pg_catalog.pg_backend_pid()
-			AND xact_start < pg_catalog.clock_timestamp() - interval '%d seconds'
-		ORDER BY xact_start LIMIT 1`, int(longRunning.Seconds())))
+func gatherWaits(ctx context.Context, where string, conn *source.Conn) (waits, error) {
+	w := waits{where: where}
+	all, err := conn.Transactions(ctx, 0)
 	if err != nil {
-		return w, fmt.Errorf("look for transactions that run on the publisher: %w", err)
+		return w, err
 	}
-	if len(rows) > 0 {
-		w.running = string(rows[0][0])
-		age, err := strconv.ParseInt(string(rows[0][1]), 10, 64)
-		if err != nil {
-			return w, fmt.Errorf("read the age of a transaction on the publisher: %w", err)
+	for _, transaction := range all {
+		switch {
+		case transaction.PID == 0:
+			w.prepared = append(w.prepared, transaction)
+		case transaction.Age >= longRunning || transaction.Age < 0:
+			w.running = append(w.running, transaction)
 		}
-		w.age = time.Duration(age) * time.Second
-	}
-	rows, err = conn.Query(ctx, `
-		SELECT pg_catalog.format('%L in database %s since %s', gid, database, pg_catalog.date_trunc('second', prepared))
-		FROM pg_catalog.pg_prepared_xacts ORDER BY prepared, gid`)
-	if err != nil {
-		return w, fmt.Errorf("look for prepared transactions on the publisher: %w", err)
-	}
-	for _, row := range rows {
-		w.prepared = append(w.prepared, string(row[0]))
 	}
 	return w, nil
 }
@@ -65,14 +49,31 @@ func checkWaits(f *facts) []Finding {
 		return nil
 	}
 	var findings []Finding
+	if f.publisher.identity.InRecovery && f.options.Primary == "" {
+		findings = append(findings, warning(subject, "give --primary, or call pg_log_standby_snapshot() there once the start waits",
+			"creating it on a standby waits until its primary records which transactions run: up to 15 s, and for ever where nothing is written there")...)
+	}
 	w := f.publisher.waits
-	if w.running != "" {
-		findings = append(findings, warning(subject, "end it, or let the start wait",
-			"creating it waits for the transactions that write on the publisher: the oldest is that of %s, for %s now", w.running, duration(w.age))...)
+	if len(w.running) > 0 {
+		findings = append(findings, warning(subject, "end it there, SELECT pg_terminate_backend(PID), or let the start wait",
+			"creating it waits for what writes on the %s: %s", w.where, names(w.running))...)
 	}
 	if len(w.prepared) > 0 {
 		findings = append(findings, warning(subject, "COMMIT PREPARED or ROLLBACK PREPARED, each in its database, or let the start wait",
-			"creating it waits for what is prepared on the publisher: %s", strings.Join(w.prepared, ", "))...)
+			"creating it waits for what is prepared on the %s: %s", w.where, names(w.prepared))...)
 	}
 	return findings
+}
+
+// names lists the oldest transactions.
+func names(transactions []source.Transaction) string {
+	const most = 5
+	var list []string
+	for _, transaction := range transactions[:min(most, len(transactions))] {
+		list = append(list, transaction.String())
+	}
+	if more := len(transactions) - most; more > 0 {
+		list = append(list, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(list, ", ")
 }

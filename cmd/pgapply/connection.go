@@ -42,7 +42,7 @@ func targetGiven(cmd *cobra.Command, target string) error {
 // password, which everyone on the machine can read there.
 func exposedPasswords(cmd *cobra.Command) []string {
 	var names []string
-	for _, name := range []string{"source", "target"} {
+	for _, name := range []string{"source", "target", "primary"} {
 		flag := cmd.Flags().Lookup(name)
 		if flag != nil && flag.Changed && conninfo.Masked(flag.Value.String()) != flag.Value.String() {
 			names = append(names, name)

@@ -65,13 +65,15 @@ needs a person (--on-error stop), 7 slot lost: only a new copy can help.`,
 func (v *verb) engineFlags(options *apply.Options) {
 	v.group("Which subscription", func(flags *pflag.FlagSet) {
 		connectionFlags(flags, &options.Name, &options.Source, &options.Target, &options.SourcePassfile, &options.TargetPassfile)
+		flags.StringVar(&options.Primary, "primary", "", "`URI` of the primary of a publisher that is a standby: has it record its running transactions, for which a slot on a standby waits")
+		flags.StringVar(&options.PrimaryPassfile, "primary-passfile", "", "password `FILE` for the primary")
 		flags.BoolVar(&options.Wait, "wait", options.Wait, "wait for a slot or an origin that somebody else holds")
 	})
 	v.group("What to receive", func(flags *pflag.FlagSet) {
 		flags.StringArrayVar(&options.Publications, "publication", nil, "`NAME` of a publication; repeat it for several")
 		flags.StringVar(&options.Slot, "slot", "", "`NAME` of the replication slot (default that of the subscription)")
 		flags.BoolVar(&options.CreateSlot, "create-slot", options.CreateSlot, "create the slot at the first start; false adopts an existing one")
-		flags.BoolVar(&options.Failover, "failover", options.Failover, "let standbys of the publisher keep the slot (17 and later)")
+		flags.BoolVar(&options.Failover, "failover", options.Failover, "let standbys of the publisher keep the slot, so that one that is promoted goes on (17 and later); can be changed at a later start")
 		flags.BoolVar(&options.TwoPhase, "two-phase", options.TwoPhase, "prepare on the target what the publisher prepares, instead of waiting for its COMMIT PREPARED (15 and later)")
 		flags.StringArrayVar(&options.Tables.Include, "include-table", nil, "`PATTERN` SCHEMA.TABLE, with * for any characters, of the only published tables to replicate; repeat it for several")
 		flags.StringArrayVar(&options.Tables.Exclude, "exclude-table", nil, "`PATTERN` of published tables to leave out; repeat it for several")

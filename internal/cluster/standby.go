@@ -72,6 +72,8 @@ func (c *Cluster) follow(ctx context.Context, primary *Cluster, options Options)
 		"primary_slot_name": slot,
 		// How long it leaves a primary alone that was not there.
 		"wal_retrieve_retry_interval": "100ms",
+		// How often it says what its queries and slots need.
+		"wal_receiver_status_interval": "1s",
 	}, options)
 }
 

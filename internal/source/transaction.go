@@ -19,8 +19,8 @@ type Transaction struct {
 	// User is empty for a process of the server's own, State where our role may not see it
 	// (pg_read_all_stats).
 	User, Database, Application, State string
-	// Age is how long it has run, or was prepared, by the server's clock; zero where our
-	// role may not see it.
+	// Age is how long it has run, or was prepared, by the server's clock; negative where
+	// our role may not see it.
 	Age time.Duration
 	// Blocks: somebody waits for it.
 	Blocks bool
@@ -84,7 +84,7 @@ func (c *Conn) Transactions(ctx context.Context, waiter uint32) ([]Transaction, 
 	for row := range rows {
 		field := func(column int) string { return text(rows, row, column) }
 		t := &list[row]
-		*t = Transaction{GID: field(1), User: field(2), Database: field(3), Application: field(4), State: field(5), Blocks: field(7) == "t"}
+		*t = Transaction{GID: field(1), User: field(2), Database: field(3), Application: field(4), State: field(5), Age: -1, Blocks: field(7) == "t"}
 		if t.PID, err = strconv.Atoi(field(0)); err != nil {
 			return nil, fmt.Errorf("look for transactions that write: %w", err)
 		}

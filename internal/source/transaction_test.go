@@ -43,6 +43,7 @@ func TestTransactions(t *testing.T) {
 			for _, transaction := range all {
 				if transaction.Database == database && transaction.PID != int(waiter.PID()) {
 					require.Less(t, transaction.Age, time.Minute)
+					require.Equal(t, limited && transaction.PID != 0, transaction.Age < 0)
 					transaction.Age = 0
 					here = append(here, transaction)
 				}
