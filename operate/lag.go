@@ -39,7 +39,8 @@ func (r *Report) measureLag() {
 
 // lagText says it; age is that of the runner's last word.
 func (r *Report) lagText(age time.Duration) string {
-	switch l := r.Lag; {
+	l := r.Lag
+	switch {
 	case !l.Known:
 		return "unknown: no runner streams, and the publisher did not tell (--source)"
 	case l.Bytes == 0:
