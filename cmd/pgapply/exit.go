@@ -10,6 +10,7 @@ import (
 
 	"pgapply/apply"
 	"pgapply/cmd/pgapply/demo"
+	"pgapply/operate"
 )
 
 // Exit codes, beside 128 + the number of a signal. They are part of the interface:
@@ -30,7 +31,7 @@ func exitCode(err error) int {
 	if err == nil {
 		return exitDone
 	}
-	if _, ok := errors.AsType[*demo.DifferenceError](err); ok {
+	if _, ok := errors.AsType[*demo.DifferenceError](err); ok || operate.Different(err) {
 		return exitDifferent
 	}
 	switch apply.ClassOf(err) {
