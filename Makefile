@@ -48,7 +48,7 @@ build: ## Build bin/pgapply
 demo: build ## Replicate between two throw-away servers, and compare every row
 	bin/pgapply demo
 
-test: unit race integration oracle ## Everything a change must pass: what CI runs
+test: unit race page integration oracle ## Everything a change must pass: what CI runs
 	@echo "make test: passed"
 
 fmt: $(GOFUMPT) ## Format all Go files
@@ -64,6 +64,9 @@ unit: ## Packages that need no database: seconds
 
 race: ## Every package but integration under the race detector, with servers where it needs them
 	$(GOTEST) -race $(RACE_PACKAGES)
+
+page: internal/httpd/pagetest/node_modules ## The page of --http in headless Chromium (Debian's chromium); screenshots in internal/httpd/pagetest/shots
+	$(GOTEST),page -v -run '^TestPage$$' ./internal/httpd
 
 integration: ## The whole engine against real servers of major PG (18)
 	PGAPPLY_TEST_MAJOR=$(PG) $(GOTEST) -timeout 40m ./integration
@@ -93,10 +96,15 @@ bench: ## Decode-only, native and pgapply side by side, changes and copies: half
 
 # Tools
 
+# playwright-core drives the machine's own Chromium, and brings none.
+internal/httpd/pagetest/node_modules: internal/httpd/pagetest/package-lock.json
+	cd $(@D) && npm ci --no-audit --no-fund --ignore-scripts
+	touch $@
+
 $(GOFUMPT):
 	GOBIN=$(abspath $(@D)) go install mvdan.cc/gofumpt@$(GOFUMPT_VERSION)
 
 $(GOLANGCILINT):
 	GOBIN=$(abspath $(@D)) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCILINT_VERSION)
 
-.PHONY: help build demo test fmt lint unit race integration matrix oracle crash memory fuzz bench
+.PHONY: help build demo test fmt lint unit race page integration matrix oracle crash memory fuzz bench

@@ -32,7 +32,7 @@ func call(t *testing.T, environment map[string]string, arguments ...string) call
 	}
 	var c called
 	var out, log bytes.Buffer
-	root := newRoot(func(_ context.Context, options apply.Options) error {
+	root := newRoot(func(_ context.Context, options apply.Options, _ httpOptions) error {
 		c.options = &options
 		return options.Validate()
 	})

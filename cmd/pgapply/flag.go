@@ -154,7 +154,7 @@ const unreadText = "a variable in the environment stands in for no flag"
 // unread returns the PGAPPLY_ variables that no flag of any command reads. Those of
 // the tests, and of what finds servers for them and the demo, are not flags.
 func unread(cmd *cobra.Command, environment []string) []string {
-	read := map[string]bool{"PGAPPLY_CACHE": true, "PGAPPLY_MATRIX": true, "PGAPPLY_FIELD_EXAMPLES": true}
+	read := map[string]bool{tokenVariable: true, "PGAPPLY_CACHE": true, "PGAPPLY_MATRIX": true, "PGAPPLY_FIELD_EXAMPLES": true}
 	eachFlag(cmd.Root(), func(flag *pflag.Flag) { read[variable(flag.Name)] = true })
 	var names []string
 	for _, setting := range environment {

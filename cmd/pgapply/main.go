@@ -11,8 +11,6 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
-
-	"pgapply/apply"
 )
 
 func main() {
@@ -28,7 +26,7 @@ func main() {
 }
 
 // newRoot builds the whole command. start runs the engine.
-func newRoot(start func(context.Context, apply.Options) error) *cobra.Command {
+func newRoot(start starter) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "pgapply",
 		Short: "Logical replication for PostgreSQL, outside the server",

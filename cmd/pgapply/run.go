@@ -12,13 +12,17 @@ import (
 	"pgapply/apply"
 )
 
-// newRun builds `pgapply run`. start runs the engine; it is a parameter so that what
-// the flags come to can be tested without one.
-func newRun(start func(context.Context, apply.Options) error) *cobra.Command {
+// starter runs the engine; it is a parameter so that what the flags come to can be tested
+// without one.
+type starter func(context.Context, apply.Options, httpOptions) error
+
+// newRun builds `pgapply run`.
+func newRun(start starter) *cobra.Command {
 	return runVerb(start).Command
 }
 
-func runVerb(start func(context.Context, apply.Options) error) *verb {
+func runVerb(start starter) *verb {
+	var http httpOptions
 	options := apply.DefaultOptions()
 	log := defaultLogOptions("info")
 	v := newVerb(&cobra.Command{
@@ -34,9 +38,10 @@ empty there, as they are at one point, and then streams from that point on. Tabl
 that are published later are copied when pgapply is started again, or told to by
 ` + "`pgapply refresh`" + `. Where the target has the rows already, say --copy-data=false.
 
-Exit codes: 0 done or asked to stop, 1 other, 2 usage or configuration, 3 refused
-by the state or the servers' set-up, 4 publisher, 5 target, 6 an apply error that
-needs a person (--on-error stop), 7 slot lost: only a new copy can help.`,
+Exit codes: 0 done or asked to stop, 1 other, 2 usage or configuration, also an
+address of --http that is taken, 3 refused by the state or the servers' set-up, 4
+publisher, 5 target, 6 an apply error that needs a person (--on-error stop), 7 slot
+lost: only a new copy can help.`,
 		Example: `  pgapply run --publication accounts \
     --source 'postgres://replicator@old.example/bank' \
     --target 'postgres://bank@new.example/bank'`,
@@ -47,17 +52,18 @@ needs a person (--on-error stop), 7 slot lost: only a new copy can help.`,
 			out, options.ShowCopy = terminal, terminal.showCopy
 		}
 		logger, err := log.logger(out)
-		if err != nil {
+		if err = errors.Join(err, http.validate()); err != nil {
 			return &apply.Error{Class: apply.Configuration, Err: errors.Join(err, options.Validate())}
 		}
 		warnAboutPasswords(logger, exposedPasswords(cmd))
 		warnAboutVariables(logger, unread(cmd, os.Environ()))
 		options.Log, options.Version = logger, version
-		return start(cmd.Context(), options)
+		return start(cmd.Context(), options, http)
 	})
 	v.engineFlags(&options)
+	v.group("HTTP", http.flags)
 	v.group("Logs", log.flags)
-	v.validate = options.Validate
+	v.validate = func() error { return errors.Join(options.Validate(), http.validate()) }
 	return v
 }
 
@@ -118,13 +124,25 @@ func (v *verb) engineFlags(options *apply.Options) {
 }
 
 // runEngine runs until the engine is done, or ctx stops it.
-func runEngine(ctx context.Context, options apply.Options) error {
-	engine, err := apply.New(options)
+func runEngine(ctx context.Context, options apply.Options, http httpOptions) error {
+	if http.address != "" {
+		return runWatched(ctx, options, http)
+	}
+	engine, err := newEngine(options)
 	if err != nil {
 		return err
 	}
-	apply.TuneCollector(options.MemoryLimit)
 	return engine.Run(ctx)
+}
+
+// newEngine is an engine that has this process to itself.
+func newEngine(options apply.Options) (*apply.Engine, error) {
+	engine, err := apply.New(options)
+	if err != nil {
+		return nil, err
+	}
+	apply.TuneCollector(options.MemoryLimit)
+	return engine, nil
 }
 
 func warnAboutPasswords(log *zap.Logger, flags []string) {

@@ -122,23 +122,31 @@ func eachFlag(command *cobra.Command, visit func(*pflag.Flag)) {
 // unsaid are the faults that a validation finds in flags of which nothing was said yet: a
 // value that was not understood has left its flag at the default.
 func unsaid(err error, said []error) []error {
-	if err == nil {
-		return nil
-	}
-	list := []error{err}
-	if joined, ok := errors.AsType[interface {
-		error
-		Unwrap() []error
-	}](err); ok {
-		list = joined.Unwrap()
-	}
-	return slices.DeleteFunc(list, func(fault error) bool {
+	return slices.DeleteFunc(each(err), func(fault error) bool {
 		flag := strings.TrimPrefix(flagInText.FindString(fault.Error()), "--")
 		return slices.ContainsFunc(said, func(s error) bool {
 			known, ok := errors.AsType[*config.Fault](s)
 			return ok && known.Setting == flag
 		})
 	})
+}
+
+// each is what errors are joined in err.
+func each(err error) (list []error) {
+	if err == nil {
+		return nil
+	}
+	joined, ok := errors.AsType[interface {
+		error
+		Unwrap() []error
+	}](err)
+	if !ok {
+		return []error{err}
+	}
+	for _, part := range joined.Unwrap() {
+		list = append(list, each(part)...)
+	}
+	return list
 }
 
 var flagInText = regexp.MustCompile(`--[a-z-]+`)
