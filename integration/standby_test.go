@@ -162,3 +162,85 @@ func TestStandby(t *testing.T) {
 	s.same(`SELECT * FROM late ORDER BY id`)
 	p.stop()
 }
+
+// TestFailover: a standby keeps the slot, and goes on with it when it is promoted.
+func TestFailover(t *testing.T) {
+	t.Parallel()
+	s := newStandbyLink(t)
+	s.loadTables()
+	view := func(uri, want string) {
+		t.Helper()
+		pgtest.WaitFor(t, uri, `SELECT failover, synced, temporary FROM pg_replication_slots WHERE slot_name = $1`, want, s.name)
+	}
+	// It can be asked for at a later start, and taken back.
+	ask := func(failover bool) func(*apply.Options) {
+		return func(o *apply.Options) {
+			o.Failover, o.CopyData = failover, true
+			o.Source = fmt.Sprintf("postgres://postgres@%s:%d,%s:%d/%s?sslmode=disable&target_session_attrs=read-write",
+				cluster.Host, s.primary.Port(), cluster.Host, s.standby.Port(), s.name)
+		}
+	}
+	s.onTarget(`TRUNCATE counter`)
+	s.start(ask(true))
+	view(s.source, "t|f|f")
+	s.stop()
+	s.start(ask(false))
+	view(s.source, "f|f|f")
+	s.stop()
+	s.start(ask(true))
+	view(s.source, "t|f|f")
+
+	// The slot that a later table is copied on is no affair of the standby.
+	s.both(`CREATE TABLE late (id int PRIMARY KEY)`)
+	s.onSource(`INSERT INTO late VALUES (1)`, `ALTER PUBLICATION p ADD TABLE late`)
+	writer := pgtest.Open(t, s.source)
+	writer.Exec(`BEGIN; INSERT INTO late VALUES (2)`)
+	_, err := operate.Refresh(t.Context(), operate.Endpoints{Name: s.name, Source: s.source, Target: s.target}, true)
+	require.NoError(t, err)
+	pgtest.WaitFor(t, s.source, `SELECT failover FROM pg_replication_slots WHERE slot_name LIKE '%\_sync'`, "f")
+	writer.Exec(`COMMIT`)
+	pgtest.WaitFor(t, s.target, `SELECT string_agg(table_name || state::text, ' ' ORDER BY table_name) FROM pgapply.subscription_table`, "counterr entryr later")
+
+	physical := pgtest.Query(t, s.source, `SELECT slot_name FROM pg_replication_slots WHERE slot_type = 'physical'`)
+	s.onSource(`ALTER SYSTEM SET synchronized_standby_slots = '`+physical+`'`, `SELECT pg_reload_conf()`)
+	load := s.startLoad(2)
+	load.issue(100)
+	load.finish()
+	s.caughtUpFrom(s.source, s.source)
+	// The copy is one for the time being until the slot needs nothing that the standby does
+	// not keep, which it knows behind a record of what runs.
+	for range 2 {
+		s.onSource(`SELECT pg_log_standby_snapshot()`)
+		s.caughtUpFrom(s.source, s.source)
+	}
+	pgtest.WaitFor(t, s.replica, `SELECT pg_sync_replication_slots(); SELECT failover, synced, temporary FROM pg_replication_slots WHERE slot_name = '`+s.name+`'`, "\nt|t|f")
+
+	// The copy is not to be used before the standby is promoted.
+	checkup, err := operate.Check(t.Context(), s.options(func(o *apply.Options) { o.Source = s.replica }))
+	require.NoError(t, err)
+	require.Contains(t, checkup.Text(), "is the copy that a standby keeps")
+
+	require.NoError(t, s.primary.Stop(cluster.Immediate))
+	require.Equal(t, "t", pgtest.Query(t, s.replica, `SELECT pg_promote()`))
+	s.source = s.replica
+	s.onSource(`INSERT INTO entry VALUES (100, 1, 'promoted')`, `UPDATE counter SET n = n + 1`)
+	s.caughtUpFrom(s.source, s.source)
+	s.sameLoad()
+	s.same(`SELECT * FROM late ORDER BY id`)
+}
+
+// TestStandbyLosesTheSlot: the primary removes rows that the standby's slot needs, since
+// the standby does not tell it of them.
+func TestStandbyLosesTheSlot(t *testing.T) {
+	t.Parallel()
+	s := newStandbyLink(t)
+	s.both(`CREATE TABLE a (id int PRIMARY KEY)`)
+	s.onSource(`CREATE PUBLICATION p FOR TABLE a`)
+	pgtest.WaitFor(t, s.replica, `SELECT pg_last_wal_replay_lsn() >= $1::pg_lsn`, "t", pgtest.Query(t, s.source, `SELECT pg_current_wal_flush_lsn()`))
+	s.launch(s.options(func(o *apply.Options) { o.Source, o.Primary = s.replica, s.source }))
+	pgtest.WaitFor(t, s.replica, `SELECT state FROM pg_stat_replication WHERE application_name = $1`, "streaming", s.name)
+	pgtest.Exec(t, s.replica, `ALTER SYSTEM SET hot_standby_feedback = off`, `SELECT pg_reload_conf()`)
+	pgtest.WaitFor(t, s.source, `SELECT xmin IS NULL AND catalog_xmin IS NULL FROM pg_replication_slots WHERE slot_type = 'physical'`, "t")
+	s.onSource(`CREATE TABLE gone (id int)`, `DROP TABLE gone`, `VACUUM pg_catalog.pg_class`, `INSERT INTO a VALUES (1)`)
+	requireClass(t, apply.SlotLost, s.wait(), "rows_removed", "hot_standby_feedback = on")
+}
