@@ -119,6 +119,23 @@ func TestPreparedTransactionsThatDoNotMeetTheCopy(t *testing.T) {
 	require.Equal(t, "1", l.prepared())
 	l.onSource(`INSERT INTO x VALUES (2, 'after')`, `COMMIT PREPARED 'one'`)
 	l.settledTables("a", "x")
+
+	// Of two late tables one is held up so, and the other is truncated meanwhile, together
+	// with one that is ready and refers to it.
+	l.both(`CREATE TABLE parent (id int PRIMARY KEY)`, `ALTER TABLE a ADD parent int REFERENCES parent`, `CREATE TABLE y (id int)`)
+	l.onSource(`INSERT INTO parent VALUES (1)`, `INSERT INTO y VALUES (1)`, `ALTER PUBLICATION p ADD TABLE parent, y`)
+	lock(`BEGIN; LOCK TABLE y IN SHARE MODE`)
+	l.refresh()
+	l.copyBlocked()
+	l.onSource(`BEGIN; INSERT INTO y VALUES (2); PREPARE TRANSACTION 'two'`)
+	pgtest.WaitFor(t, l.target, `SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database()`, "1")
+	lock(`ROLLBACK`)
+	l.states("ar parents xr ys")
+	l.onSource(`TRUNCATE parent, a`, `INSERT INTO parent VALUES (3)`, `INSERT INTO a VALUES (4, 'four', 3)`)
+	pgtest.WaitFor(t, l.target, `SELECT count(*) FROM parent WHERE id = 3`, "1")
+	l.onSource(`COMMIT PREPARED 'two'`)
+	l.states("ar parentr xr yr")
+	l.settledTables("a", "parent", "y")
 	l.onlySlot()
 	l.stop()
 	l.cleanedUp()
