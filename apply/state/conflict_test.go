@@ -62,6 +62,29 @@ func TestConflictIsRecordedWhole(t *testing.T) {
 	})
 }
 
+// Rows that are too long to look at are not fetched, and their conflict is.
+func TestRecentConflicts(t *testing.T) {
+	ctx := t.Context()
+	store := open(t, pgtest.Database(t, pgtest.SharedServer(t)), "orders")
+	_, _, err := store.RecordConflict(ctx, failing())
+	require.NoError(t, err)
+	long := failing()
+	long.FinishLSN++
+	long.RemoteTuple = []byte(`{"a": "` + strings.Repeat("x", mostValues) + `"}`)
+	_, _, err = store.RecordConflict(ctx, long)
+	require.NoError(t, err)
+
+	recent, err := store.RecentConflicts(ctx, 5)
+	require.NoError(t, err)
+	require.Len(t, recent, 2)
+	long.RemoteTuple = nil
+	require.Empty(t, cmp.Diff(long, recent[0].Conflict))
+	require.Empty(t, cmp.Diff(failing(), recent[1].Conflict))
+	recent, err = store.RecentConflicts(ctx, 1)
+	require.NoError(t, err)
+	require.Len(t, recent, 1)
+}
+
 // What sessions that apply have read is in the database's encoding.
 func TestConflictInAnotherEncoding(t *testing.T) {
 	server := pgtest.SharedServer(t)

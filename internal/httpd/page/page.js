@@ -69,6 +69,7 @@ function showState(report) {
   const { status } = report;
   const [sign, kind] = states[status.state] || ['?', ''];
   const stuck = report.runner.alive === false;
+  byId('state').hidden = false;
   byId('state').className = `pill ${stuck ? 'bad' : kind}`;
   byId('state').textContent = stuck ? '■ stuck' : `${sign} ${status.state}`;
   byId('name').textContent = report.subscription;
@@ -271,23 +272,29 @@ function rates(name) {
   return list.map((n, i) => (i === 0 || n < list[i - 1] ? null : ((n - list[i - 1]) * 1000) / (history.at[i] - history.at[i - 1])));
 }
 
+const known = (list) => list.map((n) => (n < 0 ? null : n));
+const transactions = new Plot('Transactions a second', rate, decimal, 10);
+const copied = new Plot('Rows copied a second', rate, decimal, 10);
 const plots = [
-  [new Plot('Lag', [''], span, sexagesimal, 1), () => [history.lag_seconds.map((n) => (n < 0 ? null : n))]],
-  [new Plot('Lag in WAL', [''], size, binary, 1024), () => [history.lag_bytes.map((n) => (n < 0 ? null : n))]],
-  [new Plot('Rows a second', ['applied', 'copied'], rate, decimal, 10), () => [rates('rows'), rates('copied_rows').map((n) => n || null)]],
-  [new Plot('Transactions a second', [''], rate, decimal, 10), () => [rates('transactions')]],
+  [new Plot('Lag', span, sexagesimal, 1), () => known(history.lag_seconds)],
+  [new Plot('Lag in WAL', size, binary, 1024), () => known(history.lag_bytes)],
+  [new Plot('Rows a second', rate, decimal, 10), () => rates('rows')],
+  [transactions, () => rates('transactions')],
+  [copied, () => rates('copied_rows')],
 ];
 byId('plots').append(...plots.map(([plot]) => plot.figure));
 
 const shortest = 5 * 60_000;
-function showPlots() {
+function showPlots(copies) {
   if (!history.at.length) return;
+  transactions.figure.hidden = copies;
+  copied.figure.hidden = !copies;
   const to = history.at[history.at.length - 1];
   // What there is, in whole minutes, from five on.
   const from = to - Math.min(history.span, Math.max(shortest, Math.ceil((to - history.at[0]) / 60_000) * 60_000));
   for (const [plot, series] of plots) {
-    const lists = series();
-    plot.show(history.at.map((at, i) => ({ at, values: lists.map((list) => list[i]) })), from, to);
+    const values = series();
+    plot.show(history.at.map((at, i) => ({ at, value: values[i] })), from, to);
   }
 }
 
@@ -313,7 +320,7 @@ async function round() {
   showState(report);
   showProblems(report);
   showTiles(report, { rows: mean(newest('rows')), transactions: mean(newest('transactions')), copied: mean(newest('copied_rows')) });
-  showPlots();
+  showPlots(Boolean(report.status.copy));
   showCopy(report.status);
   showTables(report);
   showWorkers(report.status);
@@ -337,7 +344,9 @@ function deny() {
   byId('main').hidden = true;
   byId('door').hidden = false;
   byId('pulse').className = 'quiet';
-  byId('pulse').textContent = 'locked';
+  byId('pulse').textContent = '';
+  byId('state').hidden = true;
+  byId('name').textContent = 'locked';
   byId('token').focus();
 }
 

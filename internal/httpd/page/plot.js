@@ -1,5 +1,4 @@
-// A line over time, as SVG: one or two series, a grid with round numbers, and the value
-// under the pointer.
+// A line over time, as SVG, with a grid of round numbers, and the value under the pointer.
 
 const svgNamespace = 'http://www.w3.org/2000/svg';
 const width = 560;
@@ -33,11 +32,11 @@ export const binary = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
 // sexagesimal are seconds, minutes, hours, days.
 export const sexagesimal = [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 28800, 86400];
 
-// Plot is a figure with a title, the newest value, and the line. Points are {at, values},
+// Plot is a figure with a title, the newest value, and the line. Points are {at, value},
 // where a value may be null: then the line has a gap.
 export class Plot {
-  constructor(title, names, write, steps, smallest) {
-    Object.assign(this, { title, names, write, steps, smallest, points: [] });
+  constructor(title, write, steps, smallest) {
+    Object.assign(this, { title, write, steps, smallest, points: [] });
     this.figure = document.createElement('figure');
     this.figure.className = 'card plot';
     const caption = document.createElement('figcaption');
@@ -56,7 +55,7 @@ export class Plot {
   // show draws points between two times.
   show(points, from, to) {
     Object.assign(this, { points, from, to });
-    const known = points.flatMap((p) => p.values).filter((v) => v !== null);
+    const known = points.map((p) => p.value).filter((v) => v !== null);
     const highest = ceiling(Math.max(this.smallest, ...known), this.steps);
     this.x = (at) => left + ((at - from) / (to - from)) * (width - left - right);
     this.y = (value) => height - bottom - (value / highest) * (height - top - bottom);
@@ -69,10 +68,8 @@ export class Plot {
     const minutes = Math.round((to - from) / 60000);
     parts.push(draw('text', { x: left, y: height - 6 }, `${minutes} min ago`));
     parts.push(draw('text', { x: width - right, y: height - 6, 'text-anchor': 'end' }, 'now'));
-    this.names.forEach((_, series) => {
-      if (series === 0) parts.push(draw('path', { d: this.path(series, true), class: 'area' }));
-      parts.push(draw('path', { d: this.path(series, false), class: `line s${series}` }));
-    });
+    const runs = this.runs();
+    parts.push(draw('path', { d: this.area(runs), class: 'area' }), draw('path', { d: this.line(runs), class: 'line' }));
     if (known.length === 0) {
       parts.push(draw('text', { x: (left + width) / 2, y: height / 2 - 6, 'text-anchor': 'middle', class: 'nothing' }, 'nothing to show yet'));
     }
@@ -83,37 +80,34 @@ export class Plot {
     else this.mark();
   }
 
-  // path is one series, with a gap where nothing is known.
-  path(series, area) {
+  // runs are the stretches in which values are known, as places in the drawing.
+  runs() {
     const runs = [];
     let run = null;
-    for (const p of this.points) {
-      const value = p.values[series];
+    for (const { at, value } of this.points) {
       if (value === null) {
         run = null;
         continue;
       }
       if (run === null) runs.push((run = []));
-      run.push(`${this.x(p.at).toFixed(1)},${this.y(value).toFixed(1)}`);
+      run.push([this.x(at).toFixed(1), this.y(value).toFixed(1)]);
     }
-    const base = this.y(0).toFixed(1);
-    return runs
-      .map((r) => {
-        const line = `M${r.join('L')}${r.length === 1 ? 'h0.1' : ''}`;
-        if (!area) return line;
-        return `M${r[0].split(',')[0]},${base}L${r.join('L')}L${r[r.length - 1].split(',')[0]},${base}Z`;
-      })
-      .join('');
+    return runs;
   }
 
-  // say writes one point's values, and says the same to who cannot see the line.
+  // line draws a lone point as a dot.
+  line(runs) {
+    return runs.map((run) => `M${run.join('L')}${run.length === 1 ? 'h0.1' : ''}`).join('');
+  }
+
+  area(runs) {
+    const base = this.y(0).toFixed(1);
+    return runs.map((run) => `M${run[0][0]},${base}L${run.join('L')}L${run[run.length - 1][0]},${base}Z`).join('');
+  }
+
+  // say writes one point's value, and says the newest to who cannot see the line.
   say(p, when) {
-    const text = p
-      ? this.names
-          .map((name, i) => (p.values[i] === null ? null : `${name ? `${name} ` : ''}${this.write(p.values[i])}`))
-          .filter((part) => part !== null)
-          .join(' · ') || 'unknown'
-      : 'unknown';
+    const text = p && p.value !== null ? this.write(p.value) : 'unknown';
     this.now.textContent = when ? `${when}: ${text}` : text;
     if (!when) this.svg.setAttribute('aria-label', `${this.title} over time; now ${text}`);
   }

@@ -113,7 +113,7 @@ describe('the page', { concurrency: 3 }, () => {
     assert.match(await text(page, '#workers'), /2\s+waiting\s+[\d:-]+[^]*transaction 48119233, 250,118 changes, waits for more to arrive/);
     assert.match(await text(page, '#positions'), /16\/B3601000\s+1\.3 MiB behind/);
     assert.match(await text(page, '#foot'), /publisher PostgreSQL 14\.22, target 18\.4/);
-    const line = page.locator('.plot').first().locator('.line.s0');
+    const line = page.locator('.plot').first().locator('.line');
     const drawn = await line.getAttribute('d');
     assert.ok(drawn.split('L').length > 800, 'the plot has its past');
     assert.ok(drawn.split('M').length >= 3, 'what is not known is a gap');
