@@ -32,6 +32,7 @@ PG       ?= 18
 CRASHES  ?= 100
 ROUNDS   ?= 10
 SEEDS    ?= 5
+COPIES   ?= 3
 FIRST    ?= 1
 FUZZTIME ?= 30s
 
@@ -74,8 +75,8 @@ integration: ## The whole engine against real servers of major PG (18)
 matrix: ## Every publisher from 10 on into target 18, and publisher 18 into every target from 14 on
 	PGAPPLY_MATRIX=all $(GOTEST) -timeout 60m -run '^Test(Majors|EveryWayGivesTheSameTables)$$' -v ./integration
 
-oracle: ## Random scripts into a native subscription and into pgapply in every mode: SEEDS (5) of them from FIRST (1) on
-	PGAPPLY_TEST_MAJOR=$(PG) PGAPPLY_TEST_SEED=$(FIRST) PGAPPLY_TEST_SEEDS=$(SEEDS) $(GOTEST) -timeout 120m ./integration/oracle
+oracle: ## Random scripts into a native subscription and into pgapply in every mode: SEEDS (5) of them from FIRST (1) on, COPIES (3) with copies of the tables
+	PGAPPLY_TEST_MAJOR=$(PG) PGAPPLY_TEST_SEED=$(FIRST) PGAPPLY_TEST_SEEDS=$(SEEDS) PGAPPLY_TEST_COPIES=$(COPIES) $(GOTEST) -timeout 120m ./integration/oracle
 
 crash: ## Kill pgapply and both servers, CRASHES (100) times each under load, ROUNDS (10) at each moment of a prepared transaction; a million rows in one transaction
 	PGAPPLY_TEST_CRASHES=$(CRASHES) PGAPPLY_TEST_ROUNDS=$(ROUNDS) $(GOTEST) -timeout 120m -run '^Test(Kill|MillionRows)' -v ./integration

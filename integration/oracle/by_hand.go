@@ -16,6 +16,12 @@ func (g *generator) load(t *table) {
 	defer g.release(s)
 	c := &change{g: g, s: s, t: t, unit: g.unit(rankStep, t.unit)}
 	row := c.row("g")
+	if g.copies {
+		g.add(step{unit: c.unit, on: onPublisher, text: c.insertAll(g.unit(rankDetail, c.unit), row, 0, rowsFilled)})
+		t.loaded = true
+		g.use("rows to be copied")
+		return
+	}
 	var onTarget []assignment
 	for _, a := range row {
 		if !a.column.absent {

@@ -451,13 +451,18 @@ func (c *change) subtransactions() {
 
 func (c *change) truncate() bool {
 	g := c.g
-	if !g.lock(c.s, c.t) {
+	// Native: where one refers to the other, and one of them is copied still, it cannot
+	// truncate the other alone, and waits for ever.
+	refers := func(t *table) bool {
+		return g.copying && (t.child != nil || slices.ContainsFunc(t.columns, func(c *column) bool { return c.parent != nil }))
+	}
+	if refers(c.t) || !g.lock(c.s, c.t) {
 		return false
 	}
 	names := []string{c.t.name}
 	needs := []int{}
 	for _, other := range g.tables {
-		if len(names) == 1 && other != c.t && (other == c.t.child || g.chance(30)) && g.lock(c.s, other) {
+		if len(names) == 1 && other != c.t && !refers(other) && (other == c.t.child || g.chance(30)) && g.lock(c.s, other) {
 			names = append(names, other.name)
 			needs = append(needs, other.unit)
 			g.use("truncate several")

@@ -13,6 +13,9 @@
 // script that fails is cut down to the smallest one that fails alike and printed in
 // the format of the field examples, ready to become one.
 //
+// In a script of the second sort tables have rows on the publisher when they join, and
+// all subscriptions copy them while the workload goes on.
+//
 // What the native subscription is known to do wrong is not generated; the places
 // where something is left out for that reason begin with the word Native.
 package oracle

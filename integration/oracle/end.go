@@ -116,10 +116,19 @@ func (p *play) look(e *end) {
 		}
 		p.engineFailed(e, err)
 	default:
-		if status := e.engine.Status(); status.Retries >= 3+e.cuts && status.LastError != "" {
+		if status := e.engine.Status(); status.Retries >= p.tries()+e.cuts && status.LastError != "" {
 			p.engineFailed(e, errors.New(status.LastError))
 		}
 	}
+}
+
+// tries are how often an engine may try again before that counts as a failure. Beside a
+// copy it may have to wait for locks of the workload.
+func (p *play) tries() int64 {
+	if p.script.copies {
+		return 12
+	}
+	return 3
 }
 
 // engineFailed takes an engine's error for the script's failure, unless there is one.

@@ -41,6 +41,9 @@ type generator struct {
 	// grown says that the enum has got a value more.
 	grown bool
 
+	// copies says that the subscriptions copy, and copying that they may be at it still.
+	copies, copying bool
+
 	sessions []*session
 	// prepared transactions that wait for their end.
 	prepared []*session
@@ -83,15 +86,22 @@ func (g *generator) plain(unit int, on place, session, sql string) {
 }
 
 // Generate writes the script of a seed.
-func Generate(seed uint64, servers Servers) *Script {
+func Generate(seed uint64, servers Servers) *Script { return generate(seed, servers, false) }
+
+// GenerateCopying writes one whose tables have rows on the publisher alone when they join
+// the subscriptions, which copy them while the workload goes on.
+func GenerateCopying(seed uint64, servers Servers) *Script { return generate(seed, servers, true) }
+
+func generate(seed uint64, servers Servers, copies bool) *Script {
 	g := &generator{
-		r: rand.New(rand.NewPCG(seed, 0)), servers: servers, made: map[string]int{}, pauses: map[int]int{},
-		script: &draft{Script: Script{Seed: seed, Features: map[string]int{}, local: map[string]bool{}, units: []unit{{fixed: true}}}, binary: true},
+		copies: copies,
+		r:      rand.New(rand.NewPCG(seed, 0)), servers: servers, made: map[string]int{}, pauses: map[int]int{},
+		script: &draft{Script: Script{Seed: seed, copies: copies, Features: map[string]int{}, local: map[string]bool{}, units: []unit{{fixed: true}}}, binary: true},
 	}
 	g.schema()
 	g.engines()
 	g.add(step{verb: start})
-	g.late = true
+	g.late, g.copying = true, copies
 	for i := range g.script.Modes {
 		if g.script.Modes[i].Name == "backlog" {
 			g.pause(i)
@@ -126,7 +136,7 @@ func (g *generator) schema() {
 	}
 	slices.Sort(g.script.publications)
 	for _, t := range g.tables {
-		if t.identity != noColumn && g.chance(40) {
+		if t.identity != noColumn && (g.chance(40) || g.copies && g.chance(60)) {
 			g.load(t)
 		}
 	}
@@ -201,9 +211,17 @@ func (g *generator) engines() {
 		}
 		mode.Options += more
 		g.use(name + " streaming " + way)
+		jobs, deferring := 1+(int(g.script.Seed)+i)%3, (int(g.script.Seed)+i)%2 == 0
+		if g.copies {
+			mode.Options += fmt.Sprintf(", copy-data, table-jobs=%d, defer-indexes=%t", jobs, deferring)
+		}
+		copies := g.copies
 		immediate := mode.AtOnce && g.servers.Publisher >= 16
 		mode.Change = func(o *apply.Options) {
 			o.Streaming, o.Binary, o.MaxGroup, o.MaxBatch, o.MemoryLimit, o.Workers, o.TwoPhase = way, binary, limits, batch, memory, workers, twoPhase
+			if o.CopyData = copies; copies {
+				o.TableJobs, o.DeferIndexes, o.OnError = jobs, deferring, "retry"
+			}
 			if immediate {
 				o.Source += "&options=-c%20debug_logical_replication_streaming%3Dimmediate"
 			}
@@ -248,6 +266,7 @@ func (g *generator) resume(engine int) {
 
 // sync lets every subscription catch up, and holds the backlog's engine again.
 func (g *generator) sync(unit int) {
+	g.settle()
 	var held []int
 	for i := range g.script.Modes {
 		if _, stopped := g.pauses[i]; stopped {
@@ -263,8 +282,12 @@ func (g *generator) sync(unit int) {
 	}
 }
 
-// finish ends all transactions, lets everybody catch up and asks for all rows.
-func (g *generator) finish() {
+// settle ends all transactions where tables may still be copied: the slots for it wait
+// for them.
+func (g *generator) settle() {
+	if !g.copying {
+		return
+	}
 	for _, s := range g.sessions {
 		if s.open {
 			g.end(s)
@@ -273,6 +296,13 @@ func (g *generator) finish() {
 	for len(g.prepared) > 0 {
 		g.endPrepared()
 	}
+	g.copying = false
+}
+
+// finish ends all transactions, lets everybody catch up and asks for all rows.
+func (g *generator) finish() {
+	g.copying = true
+	g.settle()
 	for i := range g.script.Modes {
 		g.resume(i)
 	}

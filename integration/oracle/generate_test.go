@@ -68,6 +68,28 @@ func TestFeatures(t *testing.T) {
 	}
 }
 
+// TestFeaturesOfCopies: what happens while tables are copied comes up soon, and nothing
+// whose outcome depends on when a row is copied.
+func TestFeaturesOfCopies(t *testing.T) {
+	used := map[string]int{}
+	for seed := range uint64(60) {
+		script := GenerateCopying(seed, everything())
+		require.Equal(t, script.String(), GenerateCopying(seed, everything()).String())
+		for feature := range script.Features {
+			used[feature]++
+		}
+	}
+	for _, feature := range []string{
+		"rows to be copied", "statements beside a copy", "new table", "restart", "connections cut", "prepared", "truncate", "row filter", "column list",
+		"partitioned on the target", "partitioned on the publisher", "foreign key", "full", "insert only", "bulk update", "key change", "target changed alone",
+	} {
+		require.NotZero(t, used[feature], "no seed has: %s", feature)
+	}
+	for _, feature := range []string{"trigger on the target", "trigger that refuses rows", "rows loaded by hand", "rename table"} {
+		require.Zero(t, used[feature], feature)
+	}
+}
+
 // TestServersLimitFeatures: nothing is written that the servers do not know.
 func TestServersLimitFeatures(t *testing.T) {
 	old := Servers{Publisher: 14, Target: 14}

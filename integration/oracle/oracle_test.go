@@ -32,12 +32,13 @@ func number(t *testing.T, variable string, otherwise uint64) uint64 {
 func seedsWithFaults() []uint64 { return []uint64{7069} }
 
 // TestOracle plays PGAPPLY_TEST_SEEDS seeds from PGAPPLY_TEST_SEED on, and those of
-// seedsWithFaults; the odd ones into a target that tracks commit timestamps. The first
+// seedsWithFaults, then PGAPPLY_TEST_COPIES seeds from there on with copies; the odd ones into a target that tracks commit timestamps. The first
 // failure of each kind is made small.
 func TestOracle(t *testing.T) {
 	publisherMajor := int(number(t, "PGAPPLY_TEST_PUBLISHER_MAJOR", uint64(pgtest.Major(t))))
 	targetMajor := int(number(t, "PGAPPLY_TEST_TARGET_MAJOR", uint64(pgtest.Major(t))))
 	first, seeds := number(t, "PGAPPLY_TEST_SEED", 1), number(t, "PGAPPLY_TEST_SEEDS", 10)
+	copies := number(t, "PGAPPLY_TEST_COPIES", 3)
 	shrinking := time.Duration(number(t, "PGAPPLY_TEST_SHRINK", 120)) * time.Second
 
 	publisher := pgtest.Start(t, with(PublisherSettings(publisherMajor), publisherMajor)...)
@@ -56,13 +57,23 @@ func TestOracle(t *testing.T) {
 	features, refused := map[string]int{}, map[string]int{}
 	shrunk := map[string]bool{}
 	began := time.Now()
-	played := seedsWithFaults()
-	for seed := first; seed < first+seeds; seed++ {
-		played = append(played, seed)
+	type way struct {
+		seed     uint64
+		generate func(uint64, Servers) *Script
 	}
-	for _, seed := range played {
-		arena := arenas[seed%2]
-		script := Generate(seed, arena.Servers())
+	var played []way
+	for _, seed := range seedsWithFaults() {
+		played = append(played, way{seed, Generate})
+	}
+	for seed := first; seed < first+seeds; seed++ {
+		played = append(played, way{seed, Generate})
+	}
+	for seed := first; seed < first+copies; seed++ {
+		played = append(played, way{seed, GenerateCopying})
+	}
+	for _, way := range played {
+		seed, arena := way.seed, arenas[way.seed%2]
+		script := way.generate(seed, arena.Servers())
 		result, err := arena.Play(t.Context(), script)
 		if err != nil { // of the script or of the servers
 			failed = append(failed, seed)
@@ -104,8 +115,8 @@ func TestOracle(t *testing.T) {
 	for _, message := range slices.Sorted(maps.Keys(refused)) {
 		t.Logf("%6d refused: %s", refused[message], message)
 	}
-	t.Logf("oracle: seeds %d to %d on %d to %d: %d equal, %d not %v; %d statements, %d refused, %d rows in the end, %d transactions applied, %d conflicts compared, for %d seeds with native ones, %d crashes of native, %.1f s a seed",
-		first, first+seeds-1, publisherMajor, targetMajor, len(played)-len(failed), len(failed), failed,
+	t.Logf("oracle: seeds %d to %d, %d with copies, on %d to %d: %d equal, %d not %v; %d statements, %d refused, %d rows in the end, %d transactions applied, %d conflicts compared, for %d seeds with native ones, %d crashes of native, %.1f s a seed",
+		first, first+seeds-1, copies, publisherMajor, targetMajor, len(played)-len(failed), len(failed), failed,
 		statements, refusals, rows, transactions, conflicts, alike, crashes, took.Seconds()/float64(len(played)))
 }
 

@@ -49,6 +49,9 @@ type play struct {
 	ends     []*end // the native one first, if it takes part
 	sessions map[string]*client
 	logged   int64 // where the target's log was at the start
+	// copying says that tables may have to be copied yet. Nobody has locked a table on the
+	// publisher when that is looked for, which would have to wait.
+	copying bool
 }
 
 // Play plays a script on databases of its own. The error is one of the arena or of
@@ -150,6 +153,9 @@ func (p *play) run(ctx context.Context) error {
 			err = p.launch(p.byIndex(l.engine))
 		case cut:
 			err = p.cut(ctx, p.byIndex(l.engine), l.on)
+		case joined:
+			p.copying = true
+			err = p.wait(ctx, "know all tables", "SELECT NULL WHERE false", p.knows(ctx, "idfsr"), nil)
 		case catchUp:
 			err = p.catchUp(ctx)
 		}
@@ -230,16 +236,19 @@ func (p *play) start(ctx context.Context) error {
 				return
 			}
 			faults[i] = e.setup.exec(ctx, fmt.Sprintf(`CREATE SUBSCRIPTION s CONNECTION 'host=127.0.0.1 port=%d user=postgres dbname=%s' PUBLICATION %s
-				WITH (copy_data = false, slot_name = '%s', %s)`,
-				p.publisher.Port(), p.database, strings.Join(p.script.nativePublishes, ", "), e.slot, p.script.native))
+				WITH (copy_data = %t, slot_name = '%s', %s)`,
+				p.publisher.Port(), p.database, strings.Join(p.script.nativePublishes, ", "), p.script.copies, e.slot, p.script.native))
 		})
 	}
 	all.Wait()
 	if err := errors.Join(faults...); err != nil {
 		return err
 	}
+	if p.copying = p.script.copies; p.copying {
+		return nil // the workload goes on beside
+	}
 	return p.wait(ctx, "start", fmt.Sprintf(`SELECT slot_name FROM pg_replication_slots s JOIN pg_stat_replication r ON r.pid = s.active_pid
-		WHERE s.database = '%s' AND r.state = 'streaming'`, p.database), func(*end) bool { return false })
+		WHERE s.database = '%s' AND r.state = 'streaming'`, p.database), func(*end) (bool, error) { return false, nil }, nil)
 }
 
 // catchUp waits until every subscription has applied what is written so far. Only the
@@ -266,13 +275,17 @@ func (p *play) catchUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	ready := p.ready(ctx)
+	p.copying = false
 	return p.wait(ctx, "catch up", fmt.Sprintf(`SELECT slot_name FROM pg_replication_slots WHERE database = '%s' AND confirmed_flush_lsn >= '%s'`,
-		p.database, position), func(e *end) bool { return e.engine != nil && lsn.LSN(e.engine.Status().Applied) >= position })
+		p.database, position), func(e *end) (bool, error) {
+		return e.engine != nil && lsn.LSN(e.engine.Status().Applied) >= position, nil
+	}, ready)
 }
 
 // wait repeats a query on the publisher until it gives the slots of all ends that
-// have not arrived in another way.
-func (p *play) wait(ctx context.Context, what, query string, arrived func(*end) bool) error {
+// have not arrived in another way, and until all of them are ready, if that is asked for.
+func (p *play) wait(ctx context.Context, what, query string, arrived, ready func(*end) (bool, error)) error {
 	var missing []*end
 	err := p.until(ctx, func() (bool, error) {
 		rows, err := p.publisher.administrator.query(ctx, query)
@@ -285,7 +298,17 @@ func (p *play) wait(ctx context.Context, what, query string, arrived func(*end) 
 		}
 		missing = missing[:0]
 		for _, e := range p.ends {
-			if !slots[e.slot] && !arrived(e) {
+			there := slots[e.slot]
+			if !there {
+				there, err = arrived(e)
+			}
+			if there && ready != nil {
+				there, err = ready(e)
+			}
+			if err != nil {
+				return false, err
+			}
+			if !there {
 				missing = append(missing, e)
 			}
 			p.look(e)
@@ -300,6 +323,38 @@ func (p *play) wait(ctx context.Context, what, query string, arrived func(*end) 
 	text, err := p.late(ctx, missing[0])
 	p.fail(missing[0].name+" does not "+what, "%s does not %s within %s\n%s", missing[0].name, what, p.Patience, text)
 	return err
+}
+
+// ready asks whether all tables are copied, where they are.
+func (p *play) ready(ctx context.Context) func(*end) (bool, error) {
+	if !p.copying {
+		return nil
+	}
+	return p.knows(ctx, "r")
+}
+
+// knows asks whether all published tables are in one of the states.
+func (p *play) knows(ctx context.Context, states string) func(*end) (bool, error) {
+	return func(e *end) (bool, error) {
+		publications, known := p.script.nativePublishes, `SELECT format('%I.%I', n.nspname, c.relname) FROM pg_subscription_rel r JOIN pg_class c ON c.oid = r.srrelid JOIN pg_namespace n ON n.oid = c.relnamespace WHERE strpos('`+states+`', srsubstate::text) > 0`
+		if !e.native() {
+			publications, known = p.script.publications, `SELECT format('%I.%I', schema_name, table_name) FROM pgapply.subscription_table WHERE strpos('`+states+`', state::text) > 0`
+		}
+		rows, err := p.sessions[""].query(ctx, `SELECT DISTINCT format('%I.%I', schemaname, tablename) FROM pg_publication_tables WHERE pubname IN ('`+strings.Join(publications, "', '")+`')`)
+		if err != nil {
+			return false, err
+		}
+		have, err := e.setup.query(ctx, known)
+		if _, refused := errors.AsType[*pgconn.PgError](err); refused {
+			return false, nil // an engine's state is not there yet
+		}
+		if err != nil {
+			return false, err
+		}
+		return !slices.ContainsFunc(rows, func(row []string) bool {
+			return !slices.ContainsFunc(have, func(known []string) bool { return known[0] == row[0] })
+		}), nil
+	}
 }
 
 // close ends everything that the play has started.

@@ -30,6 +30,7 @@ const (
 	stop            // stop one engine in order
 	cut             // end one engine's connections on the publisher or on its target
 	startAgain      // start one engine and do not wait for it
+	joined          // wait until every subscription knows all published tables
 	catchUp         // wait until every subscription has confirmed what was written
 	check           // a query that gives the same rows on every end; for print only
 )
@@ -82,6 +83,8 @@ type Script struct {
 	Modes    []Mode
 	Features map[string]int // how often each feature was used
 
+	// copies says that the subscriptions copy the rows that tables have when they join.
+	copies          bool
 	native          string // options of CREATE SUBSCRIPTION
 	publications    []string
 	nativePublishes []string
@@ -190,7 +193,11 @@ func (s *Script) String() string {
 			names = append(names, mode.Name)
 		}
 	}
-	p.text("### Seed %d\n", s.Seed)
+	p.text("### Seed %d", s.Seed)
+	if s.copies {
+		p.text(", with copies")
+	}
+	p.text("\n")
 	if len(names) > 1 {
 		p.text("Variants: %s\n", strings.Join(names, " | "))
 	}
@@ -229,6 +236,8 @@ func (s *Script) String() string {
 			p.text("> %sDO kill-%s-backends\n", tag(l.engine), map[place]string{onPublisher: "publisher", onTargets: "target"}[l.on])
 		case startAgain:
 			p.text("> %sSTART AGAIN\n", tag(l.engine))
+		case joined:
+			p.text("Wait until all subscriptions know all tables.\n")
 		case catchUp:
 			p.text("> CATCHUP\n")
 		}

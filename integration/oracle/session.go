@@ -47,6 +47,8 @@ func (g *generator) workload() {
 	for range 40 + g.r.IntN(50) {
 		s := pick(g, g.sessions)
 		switch {
+		case g.copying && g.chance(85):
+			g.besideCopy(s)
 		case g.chance(7):
 			g.structural()
 		case g.chance(4):
@@ -73,6 +75,28 @@ func (g *generator) workload() {
 			g.statement(s)
 		}
 	}
+}
+
+// besideCopy goes on with the workload while tables are copied.
+func (g *generator) besideCopy(s *session) {
+	switch {
+	case g.chance(5):
+		g.restart()
+	case g.chance(3):
+		g.cut()
+	case len(g.prepared) > 0 && g.chance(15):
+		g.endPrepared()
+	case s.open && g.chance(25):
+		g.end(s)
+	case s.open && g.chance(15):
+		g.savepoint(s)
+	default:
+		if !s.open && g.chance(60) {
+			g.begin(s)
+		}
+		g.statement(s)
+	}
+	g.use("statements beside a copy")
 }
 
 // rowsFilled is how many rows a table begins with. Statements look for their numbers.
@@ -251,6 +275,9 @@ func (g *generator) savepoint(s *session) {
 // stepBack rolls back to a savepoint what an engine that takes the transaction in
 // progress has applied by then, and goes on from there.
 func (g *generator) stepBack(s *session) {
+	if g.copying {
+		g.sync(g.unit(rankStep))
+	}
 	if !s.open {
 		g.begin(s)
 	}

@@ -13,11 +13,14 @@ import (
 // Only tables that no open transaction has touched are changed, so that nothing
 // waits for a lock.
 func (g *generator) structural() {
+	if g.copying {
+		g.sync(g.unit(rankStep))
+	}
 	if g.unsettled {
 		g.sync(g.unit(rankStep))
 		g.unsettled = false
 	}
-	if g.joinable() && g.chance(8) {
+	if g.joinable() && g.chance(8) || g.copies && g.joinable() && g.chance(15) {
 		g.newTable()
 		return
 	}
@@ -277,11 +280,19 @@ func (g *generator) addPartition(t *table, u int) bool {
 // joinable tells whether tables can join now. The publisher does not say what it
 // publishes while a table is locked exclusively, and whoever asks waits.
 func (g *generator) joinable() bool {
+	// Native: it refuses to copy later tables once it prepares transactions.
+	if g.copies && strings.Contains(g.script.native, nativePrepares) {
+		return false
+	}
 	return !slices.ContainsFunc(g.tables, func(t *table) bool { return t.holder != "" })
 }
 
 // join makes tables that are published now part of the subscriptions.
 func (g *generator) join(u int) {
+	if g.copies {
+		g.joinCopied(u)
+		return
+	}
 	g.plain(u, onNative, "", "ALTER SUBSCRIPTION s REFRESH PUBLICATION WITH (copy_data = false)")
 	for i := range g.script.Modes {
 		if _, stopped := g.pauses[i]; !stopped {
@@ -290,6 +301,18 @@ func (g *generator) join(u int) {
 		}
 	}
 	g.sync(u) // before anything is locked
+}
+
+// joinCopied is join with a copy of the tables, beside which the workload goes on.
+func (g *generator) joinCopied(u int) {
+	for i := range g.script.Modes {
+		g.resume(i)
+		g.add(step{verb: stop, unit: u, engine: i})
+		g.add(step{verb: startAgain, unit: u, engine: i})
+	}
+	g.plain(u, onNative, "", "ALTER SUBSCRIPTION s REFRESH PUBLICATION")
+	g.add(step{verb: joined, unit: u}) // before anything is locked
+	g.copying = true
 }
 
 // dropPartition empties a partition, which is replicated, and drops it, which is
@@ -398,7 +421,7 @@ func (g *generator) shortenList(t *table, u int) bool {
 // the new one in.
 func (g *generator) renameTable(t *table, u int) bool {
 	schema, name, _ := strings.Cut(t.name, ".")
-	if schema != "s" || quote(name) != name || t.pinned || t.renamed || !g.joinable() {
+	if g.copies || schema != "s" || quote(name) != name || t.pinned || t.renamed || !g.joinable() {
 		return false
 	}
 	t.renamed = true
@@ -432,6 +455,9 @@ func (g *generator) dropTable(t *table, u int) bool {
 // newTable makes a table while the subscriptions run, and has it join them.
 func (g *generator) newTable() {
 	t := g.addTable()
+	if g.copies && t.identity != noColumn {
+		g.load(t)
+	}
 	g.join(t.unit)
 	g.use("new table")
 }
