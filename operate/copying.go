@@ -2,6 +2,7 @@ package operate
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -9,8 +10,7 @@ import (
 	"pgapply/apply/tablesync"
 )
 
-// TableView is a table that does not take part in the stream yet. The JSON names are
-// stable.
+// TableView is a table of the subscription. The JSON names are stable.
 type TableView struct {
 	Table string `json:"table"`
 	// State is its letter, as in Report.Tables, and StateText the word for it.
@@ -24,15 +24,29 @@ type TableView struct {
 
 func notReady(tables []state.Table) []TableView {
 	list := []TableView{}
-	for _, table := range tables {
-		if table.State != state.TableReady {
-			list = append(list, TableView{
-				Table: table.Text, State: string(rune(table.State)), StateText: table.State.String(),
-				Rows: table.RowsCopied, Bytes: table.BytesCopied, LastError: table.LastError,
-			})
+	for i := range tables {
+		if tables[i].State != state.TableReady {
+			list = append(list, newTableView(&tables[i]))
 		}
 	}
 	return list
+}
+
+func newTableView(table *state.Table) TableView {
+	return TableView{
+		Table: table.Text, State: string(rune(table.State)), StateText: table.State.String(),
+		Rows: table.RowsCopied, Bytes: table.BytesCopied, LastError: table.LastError,
+	}
+}
+
+// ListTables fills AllTables: those that are not ready first.
+func (r *Report) ListTables() {
+	r.AllTables = slices.Clone(r.NotReady)
+	for i := range r.tables {
+		if r.tables[i].State == state.TableReady {
+			r.AllTables = append(r.AllTables, newTableView(&r.tables[i]))
+		}
+	}
 }
 
 // addCopying says what keeps tables from taking part.
@@ -64,16 +78,35 @@ func waiting(indexes int) string {
 	return fmt.Sprintf("%d indexes wait", indexes)
 }
 
-// TablesText lists the tables that are not ready, for a person.
+// TablesText lists the tables, for a person. Rows and sizes are those of the copy: of one
+// that goes on what it has come to, as the runner last said.
 func (r *Report) TablesText() string {
-	if len(r.NotReady) == 0 {
-		return "every table is ready\n"
+	r.ListTables()
+	if len(r.AllTables) == 0 {
+		return "the subscription has no tables\n"
 	}
-	rows := [][]string{{"table", "state", "rows", "last error"}}
-	for _, table := range r.NotReady {
-		rows = append(rows, []string{table.Table, table.StateText, count(table.Rows), oneLine(table.LastError)})
+	rows := [][]string{{"table", "state", "copied rows", "size", "last error"}}
+	for _, table := range r.AllTables {
+		row := []string{table.Table, table.StateText, count(table.Rows), size(table.Bytes), oneLine(table.LastError)}
+		if at := r.copyOf(table.Table); at != nil {
+			row[1] = fmt.Sprintf("%s, %d%%", table.StateText, int(100*at.Share))
+			row[2], row[3] = count(at.Rows), size(at.Bytes)
+		}
+		rows = append(rows, row)
 	}
-	return columns(rows, "llrl")
+	return columns(rows, "llrrl")
+}
+
+// copyOf is how far the copy of a table is that goes on, or nil.
+func (r *Report) copyOf(table string) *state.CopyTable {
+	if !r.Runner.Alive || r.Status == nil || r.Status.Copy == nil {
+		return nil
+	}
+	running := r.Status.Copy.Running
+	if i := slices.IndexFunc(running, func(t state.CopyTable) bool { return t.Table == table }); i >= 0 {
+		return &running[i]
+	}
+	return nil
 }
 
 // columns lays rows out under each other; align has an l or an r for each column.

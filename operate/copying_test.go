@@ -63,9 +63,10 @@ func TestReportOfACopy(t *testing.T) {
 		require.Contains(t, text, part)
 	}
 	require.Equal(t, []string{"table public.b could not be copied: it is full"}, report.Problems, "what a copy has dropped is no problem while it lasts")
-	require.Equal(t, `table     state         rows  last error
-public.a  copying          0
-public.b  initializing     0  it is full
+	require.Equal(t, `table     state         copied rows  size  last error
+public.a  copying, 50%            5   0 B
+public.b  initializing            0   0 B  it is full
+public.c  ready                   7   0 B
 `, report.TablesText())
 
 	// The copy is over, and the indexes are not there.
@@ -74,5 +75,7 @@ public.b  initializing     0  it is full
 	report = newReport("s", state.Target{}, seen)
 	require.Len(t, report.Problems, 1)
 	require.Contains(t, report.Problems[0], "2 indexes wait to be made again since a copy: by_v of public.a, one of public.a")
-	require.Equal(t, "every table is ready\n", report.TablesText())
+	report.ListTables()
+	require.Equal(t, []TableView{{Table: "public.c", State: "r", StateText: "ready", Rows: 7}}, report.AllTables)
+	require.Equal(t, "the subscription has no tables\n", newReport("s", state.Target{}, observation{}).TablesText())
 }

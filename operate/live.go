@@ -2,6 +2,7 @@ package operate
 
 import (
 	"cmp"
+	"time"
 
 	"pgapply/apply"
 	"pgapply/apply/state"
@@ -22,9 +23,10 @@ type Live struct {
 // Report is what ReadStatus would say, as far as the runner knows it: what the target
 // records is as old as Records, and what the publisher says as old as Publisher.
 func (l *Live) Report() *Report {
-	records := cmp.Or(l.Records, &apply.Records{})
+	records, runner := cmp.Or(l.Records, &apply.Records{}), l.Runner
+	runner.Heartbeat = time.Now().Add(-runner.HeartbeatAge)
 	report := newReport(l.Name, records.Target, observation{
-		subscription: records.Subscription, runner: &l.Runner, holder: &state.Holder{},
+		subscription: records.Subscription, runner: &runner, holder: &state.Holder{},
 		tables: records.Tables, indexes: records.WaitingIndexes,
 		conflicts: records.Conflicts, prepared: records.Prepared,
 	})

@@ -85,8 +85,8 @@ func (r *Report) runnerLines(page *page) {
 				phase += ": " + r.Status.WaitingFor
 			}
 		}
-		page.line("runner", "%s; process %d on %s, pgapply %s, heartbeat %s ago",
-			phase, r.Runner.PID, r.Runner.Host, r.Runner.Version, seconds(r.Runner.HeartbeatAge))
+		page.line("runner", "%s; process %d on %s, pgapply %s, up %s, heartbeat %s ago",
+			phase, r.Runner.PID, r.Runner.Host, r.Runner.Version, seconds(r.Runner.Uptime), seconds(r.Runner.HeartbeatAge))
 	}
 }
 
@@ -127,7 +127,18 @@ func (r *Report) slotLine() string {
 	} else {
 		line += ", not in use"
 	}
-	return fmt.Sprintf("%s; confirmed %s, %s behind, keeps %s of WAL", line, slot.ConfirmedFlush, size(r.Publisher.LagBytes), size(slot.RetainedBytes))
+	return fmt.Sprintf("%s; confirmed %s, %s behind, keeps %s of WAL%s", line, slot.ConfirmedFlush, size(r.Publisher.LagBytes), size(slot.RetainedBytes), slot.headroom())
+}
+
+// headroom says how the publisher sees what the slot keeps.
+func (s *SlotView) headroom() string {
+	switch {
+	case s.WALStatus == "":
+		return ""
+	case s.SafeBytes == nil:
+		return fmt.Sprintf(" (%s, without a limit)", s.WALStatus)
+	}
+	return fmt.Sprintf(" (%s, and may keep %s more)", s.WALStatus, size(max(0, *s.SafeBytes)))
 }
 
 // statusLines shows a snapshot of that age, with the lag in words.

@@ -41,6 +41,9 @@ type Report struct {
 	Tables map[string]int `json:"tables"`
 	// NotReady are the tables that do not take part in the stream yet.
 	NotReady []TableView `json:"not_ready"`
+	// AllTables are all of them, where --tables asked for them: see ListTables.
+	AllTables []TableView `json:"all_tables,omitempty"`
+	tables    []state.Table
 	// DeferredIndexes are those that were dropped for a copy and are not made again yet,
 	// as index and table.
 	DeferredIndexes []string `json:"deferred_indexes,omitempty"`
@@ -71,12 +74,14 @@ type RunnerView struct {
 	Alive bool `json:"alive"`
 	// Lock describes the session that holds the runner lock; empty for none.
 	Lock string `json:"lock,omitempty"`
-	// The fields below come from the runner row and are empty without one.
+	// PID to Uptime come from the runner row and are empty without one.
 	PID          int        `json:"pid,omitempty"`
 	Host         string     `json:"host,omitempty"`
 	Version      string     `json:"version,omitempty"`
 	StartedAt    *time.Time `json:"started_at,omitempty"`
 	HeartbeatAge float64    `json:"heartbeat_age_seconds,omitempty"`
+	// Uptime is how long the process lives, up to now for one that does, by the target's clock.
+	Uptime float64 `json:"uptime_seconds,omitempty"`
 }
 
 // SlotRecord is what the state says about the slot. It is empty before the
@@ -113,8 +118,11 @@ type SlotView struct {
 	WALStatus      string         `json:"wal_status,omitempty"`
 	// Lost is why the slot can never be used again; empty while it can.
 	Lost string `json:"lost,omitempty"`
-	// RetainedBytes is how much WAL the slot keeps on the publisher.
-	RetainedBytes int64 `json:"retained_bytes"`
+	// RetainedBytes is how much WAL the slot keeps on the publisher, SafeBytes how much may
+	// come until it is in danger: nil where there is no limit, as before 13, and may be
+	// negative.
+	RetainedBytes int64  `json:"retained_bytes"`
+	SafeBytes     *int64 `json:"safe_wal_size,omitempty"`
 }
 
 // ReadStatus asks the target, and the publisher where Source is given. A
@@ -188,7 +196,7 @@ func newReport(name string, server state.Target, seen observation) *Report {
 		Enabled:      true,
 		Target:       TargetView{Version: server.Version, SystemID: server.SystemID, Database: server.Database},
 		Tables:       state.CountTables(seen.tables),
-		NotReady:     notReady(seen.tables), DeferredIndexes: seen.indexes,
+		NotReady:     notReady(seen.tables), DeferredIndexes: seen.indexes, tables: seen.tables,
 		Conflicts: seen.conflicts,
 		Prepared:  len(seen.prepared),
 		Problems:  []string{},
@@ -282,6 +290,7 @@ func (r *Report) addRunner(holder *state.Holder, runner *state.Runner) {
 	r.Runner.PID, r.Runner.Host, r.Runner.Version = runner.PID, runner.Host, runner.Version
 	r.Runner.StartedAt = &runner.StartedAt
 	r.Runner.HeartbeatAge = runner.HeartbeatAge.Seconds()
+	r.Runner.Uptime = (runner.Heartbeat.Sub(runner.StartedAt) + runner.HeartbeatAge).Seconds()
 	r.Status = runner.Status
 	if runner.LastError != "" {
 		r.LastError, r.LastErrorHint, r.LastErrorAt = runner.LastError, runner.LastErrorHint, nil
@@ -328,7 +337,7 @@ func (r *Report) judgePublisher(view *PublisherView, sub *state.Subscription) {
 	case slot.Lost != "":
 		r.problem("slot %q is lost (%s): the tables need a new copy", sub.SlotName, slot.Lost)
 	case slot.WALStatus == "unreserved":
-		r.problem("slot %q is about to be lost: the publisher keeps no more than max_slot_wal_keep_size", sub.SlotName)
+		r.problem("slot %q is about to be lost, at the publisher's next checkpoint: more WAL than max_slot_wal_keep_size is needed; let a runner catch up, or raise that", sub.SlotName)
 	case slot.Active && r.Runner.Lock == "":
 		r.problem("slot %q is in use by process %d on the publisher, and no runner lives here", sub.SlotName, slot.ActivePID)
 	}
@@ -374,7 +383,7 @@ func (v *PublisherView) addSlot(slot *source.Slot) {
 	v.Slot = &SlotView{
 		Active: slot.Active, ActivePID: slot.ActivePID,
 		ConfirmedFlush: state.Position(slot.ConfirmedFlush), Restart: state.Position(slot.Restart),
-		WALStatus: slot.WALStatus, Lost: slot.Lost(),
+		WALStatus: slot.WALStatus, Lost: slot.Lost(), SafeBytes: slot.SafeWALSize,
 	}
 	v.LagBytes = behind(v.Slot.ConfirmedFlush, v.Current)
 	v.Slot.RetainedBytes = behind(v.Slot.Restart, v.Current)

@@ -134,6 +134,7 @@ func TestPausedReportSaysSinceWhenAndWhy(t *testing.T) {
 }
 
 func exampleReport() *Report {
+	safe := int64(700 << 20)
 	at := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 	status := &state.Status{
 		Subscription: "orders", Phase: state.Streaming, Since: at, UpdatedAt: at.Add(3*time.Hour + 12*time.Minute),
@@ -163,7 +164,7 @@ func exampleReport() *Report {
 				Types: map[string]int64{"update_missing": 1200, "insert_exists": 1, "of_a_later_version": 2}, Total: 1203, Last: &at, Bytes: 3 << 20,
 			},
 			runner: &state.Runner{
-				PID: 4242, Host: "here", Version: "1.0", StartedAt: at, HeartbeatAge: 1500 * time.Millisecond, LastError: status.LastError,
+				PID: 4242, Host: "here", Version: "1.0", StartedAt: at, Heartbeat: at.Add(3*time.Hour + 12*time.Minute), HeartbeatAge: 1500 * time.Millisecond, LastError: status.LastError,
 				LastErrorHint: status.LastErrorHint, Status: status,
 			},
 			holder: &state.Holder{PID: 99, ApplicationName: "pgapply:orders:control"},
@@ -171,7 +172,7 @@ func exampleReport() *Report {
 		})
 	report.Publisher = &PublisherView{Reachable: true, Version: 160009, SystemID: "7713713780499195838", Database: "shop", Current: 0x16B374E000}
 	report.Publisher.addSlot(&source.Slot{
-		Name: "orders", Active: true, ActivePID: 77, ConfirmedFlush: 0x16B0000000, Restart: 0x16A0000000, WALStatus: "reserved",
+		Name: "orders", Active: true, ActivePID: 77, ConfirmedFlush: 0x16B0000000, Restart: 0x16A0000000, WALStatus: "extended", SafeWALSize: &safe,
 	})
 	report.problem("line one\nline two")
 	return report

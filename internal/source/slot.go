@@ -34,6 +34,10 @@ type Slot struct {
 	ConfirmedFlush lsn.LSN
 	// WALStatus is reserved, extended, unreserved or lost (13 and later).
 	WALStatus string
+	// SafeWALSize is how many bytes may still be written before the publisher may remove
+	// what the slot needs; nil without max_slot_wal_keep_size, for a slot that is lost,
+	// and before 13.
+	SafeWALSize *int64
 	// TwoPhase slots send prepared transactions at PREPARE (14 and later).
 	TwoPhase bool
 	// Failover slots are copied to standbys; Synced ones are such a copy (17 and later).
@@ -78,6 +82,7 @@ func (c *Conn) Slot(ctx context.Context, name string) (*Slot, error) {
 		since(16, "conflicting", "false"),
 		since(17, "invalidation_reason", "''"),
 		since(17, "(EXTRACT(epoch FROM inactive_since) * 1000000)::pg_catalog.int8", "NULL"),
+		since(13, "safe_wal_size", "NULL"),
 	}, ", ")+" FROM pg_catalog.pg_replication_slots WHERE slot_name = "+literal(name))
 	if err != nil {
 		return nil, fmt.Errorf("read replication slot %q: %w", name, err)
@@ -98,6 +103,9 @@ func (c *Conn) Slot(ctx context.Context, name string) (*Slot, error) {
 	}
 	if slot.ConfirmedFlush, err = optionalLSN(field(8)); err != nil {
 		return nil, fmt.Errorf("read replication slot %q: confirmed_flush_lsn: %w", name, err)
+	}
+	if safe, err := strconv.ParseInt(field(16), 10, 64); err == nil {
+		slot.SafeWALSize = &safe
 	}
 	if micros, err := strconv.ParseInt(field(15), 10, 64); err == nil {
 		slot.InactiveSince = time.UnixMicro(micros).UTC()

@@ -1,0 +1,160 @@
+package operate
+
+import (
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+var update = flag.Bool("update", false, "write docs/json.md")
+
+const reference = "../docs/json.md"
+
+// TestReferenceOfJSON holds docs/json.md to what the code says: names by their tags, and
+// what they mean by the comments on the fields.
+func TestReferenceOfJSON(t *testing.T) {
+	w := &jsonReference{comments: comments(t, ".", "../apply/state"), seen: make(map[reflect.Type]bool)}
+	w.text.WriteString(`# JSON
+
+What ` + "`status --json`, `status --all --json`, `check --json` and `wait --json`" + ` print, and /status serves. This page is made
+from the code, and a test holds it to that. Names are stable: some may be added, none is renamed or taken away. Times are
+RFC 3339, positions as PostgreSQL writes them. What is marked as optional is left out where there is nothing to say. Each
+heading names the type of an object; a type is described once.
+`)
+	for _, root := range []struct {
+		command string
+		value   any
+	}{
+		{"status --json", Report{}}, {"status --all --json", Overview{}}, {"check --json", Checkup{}}, {"wait --json", Waiting{}},
+	} {
+		fmt.Fprintf(&w.text, "\n## %s\n", root.command)
+		w.object(reflect.TypeOf(root.value))
+	}
+	if *update {
+		require.NoError(t, os.WriteFile(reference, []byte(w.text.String()), 0o644))
+	}
+	want, err := os.ReadFile(reference)
+	require.NoError(t, err)
+	require.Equal(t, string(want), w.text.String(), "go test ./operate -run TestReferenceOfJSON -update")
+}
+
+type jsonReference struct {
+	text     strings.Builder
+	comments map[string]string
+	seen     map[reflect.Type]bool
+}
+
+// object writes a struct, and then those in it.
+func (w *jsonReference) object(t reflect.Type) {
+	w.seen[t] = true
+	fmt.Fprintf(&w.text, "\n### %s\n\n%s\n\n| name | type | meaning |\n|---|---|---|\n", t.Name(), w.comments[t.Name()])
+	var inside []reflect.Type
+	for field := range t.Fields() {
+		name, options, _ := strings.Cut(field.Tag.Get("json"), ",")
+		if !field.IsExported() || name == "-" {
+			continue
+		}
+		kind, part := describe(field.Type)
+		if strings.Contains(options, "omitempty") {
+			kind += ", optional"
+		}
+		fmt.Fprintf(&w.text, "| `%s` | %s | %s |\n", name, kind, named(t, w.comments[t.Name()+"."+field.Name]))
+		if part != nil && !w.seen[part] {
+			w.seen[part] = true
+			inside = append(inside, part)
+		}
+	}
+	for _, part := range inside {
+		w.object(part)
+	}
+}
+
+// named writes the fields that a comment names as JSON has them.
+func named(t reflect.Type, comment string) string {
+	return word.ReplaceAllStringFunc(comment, func(w string) string {
+		if field, is := t.FieldByName(w); is {
+			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+			return "`" + name + "`"
+		}
+		return w
+	})
+}
+
+var word = regexp.MustCompile(`\b[A-Z][A-Za-z]*\b`)
+
+// describe names the type of a value, and returns the struct in it.
+func describe(t reflect.Type) (string, reflect.Type) {
+	switch t.Kind() {
+	case reflect.Pointer:
+		return describe(t.Elem())
+	case reflect.Slice:
+		name, part := describe(t.Elem())
+		return "list of " + name, part
+	case reflect.Map:
+		name, part := describe(t.Elem())
+		return "object of " + name, part
+	case reflect.Bool:
+		return "boolean", nil
+	case reflect.String:
+		return "text", nil
+	case reflect.Struct:
+		if t.Name() == "Time" {
+			return "time", nil
+		}
+		return t.Name(), t
+	}
+	if t.Name() == "Position" {
+		return "position", nil
+	}
+	return "number", nil
+}
+
+// comments are those of the types and fields in some directories. One that stands above
+// several fields is that of the first.
+func comments(t *testing.T, directories ...string) map[string]string {
+	t.Helper()
+	found := make(map[string]string)
+	for _, directory := range directories {
+		files, err := filepath.Glob(directory + "/*.go")
+		require.NoError(t, err)
+		for _, path := range files {
+			file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
+			require.NoError(t, err)
+			for _, declared := range file.Decls {
+				group, is := declared.(*ast.GenDecl)
+				if !is || group.Tok != token.TYPE {
+					continue
+				}
+				for _, spec := range group.Specs {
+					named := spec.(*ast.TypeSpec)
+					structure, is := named.Type.(*ast.StructType)
+					if !is {
+						continue
+					}
+					found[named.Name.Name] = line(group.Doc)
+					for _, field := range structure.Fields.List {
+						for _, name := range field.Names {
+							found[named.Name.Name+"."+name.Name] = line(field.Doc)
+						}
+					}
+				}
+			}
+		}
+	}
+	return found
+}
+
+// line is a comment in one line, for a cell of a table.
+func line(comment *ast.CommentGroup) string {
+	return strings.ReplaceAll(strings.Join(strings.Fields(comment.Text()), " "), "|", `\|`)
+}
