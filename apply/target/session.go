@@ -89,8 +89,9 @@ func planning() map[string]string {
 		"plan_cache_mode": "force_generic_plan",
 		"jit":             "off",
 		"enable_seqscan":  "off",
-		// Its second look at rows compares each with all elements of an array.
-		"enable_bitmapscan": "off",
+		// The rows of a batch are a bitmap at most: the server reads their pages ahead then,
+		// where they are not in memory, and must have the room to know them one by one.
+		"work_mem": "8MB",
 		// Hash joins are for what says so, see netStatement.
 		"enable_nestloop":  "off",
 		"enable_mergejoin": "off",
