@@ -128,6 +128,11 @@ func (f *facts) checkup() *Checkup {
 			c.Findings = append(c.Findings, question.ask(f)...)
 		}
 	}
+	c.count()
+	return c
+}
+
+func (c *Checkup) count() {
 	for _, finding := range c.Findings {
 		switch finding.Level {
 		case Failure:
@@ -137,7 +142,6 @@ func (f *facts) checkup() *Checkup {
 		case OK:
 		}
 	}
-	return c
 }
 
 // Err is the refusal that a start would meet, or nil.

@@ -73,10 +73,15 @@ func onTerminal(stream any) bool {
 
 // confirmed lets a person on a terminal type the name of what is about to go.
 func confirmed(cmd *cobra.Command, name string) bool {
+	return typed(cmd, fmt.Sprintf("Type the name %q to go on: ", name), name)
+}
+
+// typed lets a person on a terminal type a word.
+func typed(cmd *cobra.Command, prompt, word string) bool {
 	if !onTerminal(cmd.InOrStdin()) {
 		return false
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "Type the name %q to go on: ", name)
+	fmt.Fprint(cmd.ErrOrStderr(), prompt)
 	// Ctrl-C must end the question, but nothing ends a read from a terminal: the
 	// reader is left behind, and the process is about to end.
 	answer := make(chan string, 1)
@@ -86,7 +91,7 @@ func confirmed(cmd *cobra.Command, name string) bool {
 	}()
 	select {
 	case line := <-answer:
-		return strings.TrimSpace(line) == name
+		return strings.TrimSpace(line) == word
 	case <-cmd.Context().Done():
 		fmt.Fprintln(cmd.ErrOrStderr())
 		return false

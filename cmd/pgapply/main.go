@@ -47,7 +47,7 @@ another PostgreSQL server, exactly once and in commit order.
 	root.SetVersionTemplate("pgapply {{.Version}}\n")
 	root.DisableFlagsInUseLine = true
 	root.SuggestionsMinimumDistance = suggestionDistance
-	root.AddCommand(newRun(start), newCheck(), newStatus(), newPause(), newResume(), newSkip(), newRefresh(), newResync(), newConflicts(), newSequences(), newVerify(), newWait(), newCleanup(), newConfig(), newDemo(), newVersion())
+	root.AddCommand(newRun(start), newCheck(), newStatus(), newPause(), newResume(), newSkip(), newRefresh(), newResync(), newConflicts(), newSequences(), newVerify(), newCutover(), newWait(), newCleanup(), newConfig(), newDemo(), newVersion())
 	return root
 }
 

@@ -54,9 +54,6 @@ func (r *Repairer) Close() {
 	r.target.close()
 }
 
-// errBehind: the target did not follow while a row was held.
-var errBehind = errors.New("the subscription did not apply what the publisher had committed while a row was locked there")
-
 // lockAtOnce is how many of the publisher's rows are locked together.
 const lockAtOnce = 100
 
