@@ -146,6 +146,11 @@ func TestStandby(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "t", pgtest.Query(t, s.target, `SELECT last_value >= 42 FROM number`))
 
+	status, err := operate.ReadStatus(t.Context(), ends)
+	require.NoError(t, err)
+	require.True(t, status.Publisher.Reachable)
+	require.NotZero(t, status.Publisher.Current)
+
 	// The stream goes on behind its promotion.
 	require.NoError(t, s.primary.Stop(cluster.Immediate))
 	require.Equal(t, "t", pgtest.Query(t, s.replica, `SELECT pg_promote()`))
