@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -78,10 +79,11 @@ func (o *httpOptions) listen(log *zap.Logger, source httpd.Source) (*httpd.Serve
 	}
 	server, err := httpd.New(httpd.Options{Address: o.address, Token: token, Log: zap.NewStdLog(log)}, source)
 	if err != nil {
-		return nil, &apply.Error{
-			Class: apply.Configuration, Err: fmt.Errorf("--http: %w", err),
-			Hint: "another process may have the port, such as a runner that is still stopping: `ss -ltnp` lists who listens where",
+		failed := &apply.Error{Class: apply.Configuration, Err: fmt.Errorf("--http: %w", err)}
+		if errors.Is(err, syscall.EADDRINUSE) {
+			failed.Hint = "another process has the port, such as a runner that is still stopping: `ss -ltnp` lists who listens where"
 		}
+		return nil, failed
 	}
 	log.Info("serving HTTP on http://"+server.Address()+"/", zap.Bool("token", token != ""))
 	if server.Open() {

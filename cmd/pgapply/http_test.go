@@ -84,7 +84,9 @@ func TestAddressThatIsTaken(t *testing.T) {
 	require.Equal(t, exitConfiguration, exitCode(err))
 	require.ErrorContains(t, err, taken.Addr().String())
 	require.Contains(t, apply.HintOf(err), "ss -ltnp")
-	require.Equal(t, exitConfiguration, exitCode(runEngine(t.Context(), nowhere(), httpOptions{address: "8432"})))
+	err = runEngine(t.Context(), nowhere(), httpOptions{address: "8432"})
+	require.Equal(t, exitConfiguration, exitCode(err))
+	require.Empty(t, apply.HintOf(err))
 }
 
 // HTTP is there while the servers are not, says why, and ends with the engine.

@@ -12,9 +12,10 @@ import (
 
 const (
 	// A request is a few hundred bytes, and an answer at most some hundred thousand: who
-	// takes longer holds a connection for no good.
-	headerTime  = 5 * time.Second
-	requestTime = 10 * time.Second
+	// takes longer holds a connection for no good. But a browser opens connections ahead of
+	// its requests.
+	headerTime  = 30 * time.Second
+	requestTime = 30 * time.Second
 	answerTime  = 30 * time.Second
 	idleTime    = 2 * time.Minute
 	mostHeaders = 16 << 10

@@ -51,7 +51,7 @@ let token = sessionStorage.getItem(keptToken) || '';
 async function ask(path) {
   const answer = await fetch(path, {
     headers: token ? { Authorization: `Bearer ${token}` } : {},
-    signal: AbortSignal.timeout(10_000),
+    signal: AbortSignal.timeout(30_000),
     cache: 'no-store',
   });
   if (answer.status === 401) throw new Denied();
