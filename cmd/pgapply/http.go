@@ -120,5 +120,5 @@ func runWatched(ctx context.Context, options apply.Options, http httpOptions) er
 			options.Log.Error("HTTP has ended; the replication goes on", zap.Error(err))
 		}
 	})
-	return engine.Run(ctx)
+	return runAsService(ctx, options.Log, engine)
 }

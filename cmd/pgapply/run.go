@@ -132,7 +132,7 @@ func runEngine(ctx context.Context, options apply.Options, http httpOptions) err
 	if err != nil {
 		return err
 	}
-	return engine.Run(ctx)
+	return runAsService(ctx, options.Log, engine)
 }
 
 // newEngine is an engine that has this process to itself.

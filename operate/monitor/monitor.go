@@ -137,8 +137,11 @@ func (m *Monitor) Sample() httpd.Sample {
 
 // Stuck says that the engine's own loops have not turned for too long: then only another
 // process can help.
-func (m *Monitor) Stuck() error {
-	silent := time.Since(m.engine.Pulse())
+func (m *Monitor) Stuck() error { return Stuck(m.engine.Pulse()) }
+
+// Stuck says the same of an engine's last sign of life.
+func Stuck(pulse time.Time) error {
+	silent := time.Since(pulse)
 	if silent < stuckAfter {
 		return nil
 	}
