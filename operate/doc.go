@@ -6,6 +6,9 @@
 //	Pause, Resume    the state on the target, and whether the runner follows
 //	Skip             the one transaction that cannot be applied
 //	ListConflicts, ShowConflict, ClearConflicts
+//	Sequences        their positions, from publisher to target
+//	Verify           rows of both ends ──► what differs, and its repair (package verify)
+//	Cutover          checks, writes stopped, last change, sequences, comparison, way back
 //	Cleanup          slot on the publisher, then origins, then state on the target
 //
 // Each call opens its own connections and closes them. The package does not

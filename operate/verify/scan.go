@@ -221,14 +221,20 @@ func (c *comparison) candidates(ctx context.Context, t *table, sums [2][]sum) (l
 	if len(differ) == 0 {
 		return nil, 0, nil
 	}
-	theirs, err := c.rowsOf(ctx, t, sourceEnd, differ)
-	if err != nil {
-		return nil, 0, &EndError{Err: err}
+	var rows [2]map[int64]*keyed
+	group, side := errgroup.WithContext(ctx)
+	for end := range rows {
+		group.Go(func() (err error) {
+			if rows[end], err = c.rowsOf(side, t, end, differ); err != nil {
+				return &EndError{Target: end == targetEnd, Err: err}
+			}
+			return nil
+		})
 	}
-	ours, err := c.rowsOf(ctx, t, targetEnd, differ)
-	if err != nil {
-		return nil, 0, &EndError{Target: true, Err: err}
+	if err := group.Wait(); err != nil {
+		return nil, 0, err
 	}
+	theirs, ours := rows[sourceEnd], rows[targetEnd]
 	for id, k := range theirs {
 		local := ours[id]
 		delete(ours, id)
