@@ -48,6 +48,8 @@ another PostgreSQL server, exactly once and in commit order.
 	root.DisableFlagsInUseLine = true
 	root.SuggestionsMinimumDistance = suggestionDistance
 	root.AddCommand(newRun(start), newCheck(), newStatus(), newPause(), newResume(), newSkip(), newRefresh(), newResync(), newConflicts(), newSequences(), newVerify(), newCutover(), newWait(), newCleanup(), newConfig(), newDemo(), newVersion())
+	root.CompletionOptions.DisableNoDescFlag = true // which would be a setting like the others
+	completeFlags(root)
 	return root
 }
 
