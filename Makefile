@@ -92,8 +92,11 @@ fuzz: ## Each fuzz target for FUZZTIME (30s)
 	      $(GOTEST) -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$package"; \
 	    done
 
-bench: ## Decode-only, native and pgapply side by side, changes and copies: half an hour on a machine that does nothing else (bench/README.md)
-	go run ./bench -save bench/results
+bench: ## Decode-only, native and pgapply side by side: a quarter of an hour on a machine that does nothing else (bench/README.md)
+	go run ./bench -save bench/results -workloads W1,W2,W3,W4,W5,W6,W7,W8,W9,L3,L4
+
+bench-copy: ## The initial copy beside native's and bare pipes: ten minutes
+	go run ./bench -save bench/results -copy
 
 # Tools
 
@@ -108,4 +111,4 @@ $(GOFUMPT):
 $(GOLANGCILINT):
 	GOBIN=$(abspath $(@D)) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCILINT_VERSION)
 
-.PHONY: help build demo test fmt lint unit race page integration matrix oracle crash memory fuzz bench
+.PHONY: help build demo test fmt lint unit race page integration matrix oracle crash memory fuzz bench bench-copy

@@ -146,7 +146,7 @@ func DefaultOptions() Options {
 		CopyData:          true,
 		IfNotEmpty:        "error",
 		TableJobs:         2,
-		SplitLargerThan:   1 << 30,
+		SplitLargerThan:   128 << 20,
 		Analyze:           true,
 		Streaming:         "parallel",
 		Origin:            "any",
