@@ -64,7 +64,7 @@ unit: ## Packages that need no database: seconds
 	$(GOTEST) $(UNIT_PACKAGES)
 
 race: ## Every package but integration under the race detector, with servers where it needs them
-	$(GOTEST) -race $(RACE_PACKAGES)
+	$(GOTEST) -race -timeout 30m $(RACE_PACKAGES)
 
 page: internal/httpd/pagetest/node_modules ## The page of --http in headless Chromium (Debian's chromium); screenshots in internal/httpd/pagetest/shots
 	$(GOTEST),page -v -run '^TestPage$$' ./internal/httpd
