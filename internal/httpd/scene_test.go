@@ -135,7 +135,7 @@ func busyScene() *scene {
 		},
 		publisher: &operate.PublisherView{
 			Reachable: true, Version: 14_00_22, Database: "shop", Current: 0x16_B374D900,
-			Slot: &operate.SlotView{Active: true, WALStatus: "reserved", ConfirmedFlush: 0x16_B34F0000, Restart: 0x16_A0000000, RetainedBytes: 326 << 20},
+			Slot: &operate.SlotView{Active: true, WALStatus: "reserved", ConfirmedFlush: 0x16_B34F0000, Restart: 0x16_A0000000, RetainedBytes: 326 << 20, SafeBytes: new(int64(9 << 30))},
 		},
 	}
 }

@@ -180,7 +180,7 @@ func positions() []metric {
 			read: some(func(s *seen) (float64, bool) { return float64(s.report.Lag.Bytes), s.report.Lag.Known }),
 		},
 		{
-			name: "pgapply_lag_seconds", kind: gauge, help: "How far behind the publisher's clock the target is while something is not applied; 0 while nothing is. Only while it streams.",
+			name: "pgapply_lag_seconds", kind: gauge, help: "How old the oldest committed transaction is that was received and is not applied; 0 while there is none. Only while it streams.",
 			read: some(func(s *seen) (float64, bool) {
 				return s.report.Lag.Seconds, s.report.Lag.Known && s.report.Lag.Streaming
 			}),
@@ -399,6 +399,15 @@ func slots() []metric {
 		{
 			name: "pgapply_slot_retained_bytes", kind: gauge, help: "WAL that the slot keeps on the publisher. A disk that fills up there stops the publisher.",
 			read: slotValue(func(v *operate.SlotView) float64 { return float64(v.RetainedBytes) }),
+		},
+		{
+			name: "pgapply_slot_safe_bytes", kind: gauge, help: "WAL that may still come until the publisher gives the slot up for max_slot_wal_keep_size; not there without such a limit.",
+			read: some(func(s *seen) (float64, bool) {
+				if slot := s.slot(); slot != nil && slot.SafeBytes != nil {
+					return float64(*slot.SafeBytes), true
+				}
+				return 0, false
+			}),
 		},
 		{
 			name: "pgapply_slot_lag_bytes", kind: gauge, help: "WAL between the publisher's end and what it was told is durable on the target, published or not.",

@@ -127,7 +127,7 @@ func TestPublisherIsAsked(t *testing.T) {
 	f := streaming()
 	ctx, cancel := context.WithCancel(t.Context())
 	asked := make(chan struct{})
-	view := &operate.PublisherView{Reachable: true, Current: 0x3000, Slot: &operate.SlotView{Restart: 0x1000, RetainedBytes: 0x2000, Active: true}}
+	view := &operate.PublisherView{Reachable: true, Current: 0x3000, Slot: &operate.SlotView{Restart: 0x1000, RetainedBytes: 0x2000, Active: true, SafeBytes: new(int64(-7))}}
 	m := New(f, Options{Name: "orders", AskPublisher: func(context.Context) *operate.PublisherView {
 		asked <- struct{}{}
 		return view
@@ -140,7 +140,9 @@ func TestPublisherIsAsked(t *testing.T) {
 	<-ended
 	report, _ := m.Status().(*operate.Report)
 	require.Equal(t, view, report.Publisher)
-	require.Contains(t, scrape(t, m), "pgapply_slot_retained_bytes{subscription=\"orders\"} 8192\n")
+	text := scrape(t, m)
+	require.Contains(t, text, "pgapply_slot_retained_bytes{subscription=\"orders\"} 8192\n")
+	require.Contains(t, text, "pgapply_slot_safe_bytes{subscription=\"orders\"} -7\n")
 
 	view.Reachable, view.Error = false, "no route"
 	report, _ = m.Status().(*operate.Report)
@@ -224,7 +226,7 @@ func TestNamesOfMetrics(t *testing.T) {
 	f.status.Copy, f.status.LastCommitTime, f.status.LastErrorAt = &state.Copy{}, &f.pulse, &f.pulse
 	f.status.LastError = "x"
 	m := monitorOf(f)
-	m.publisher.Store(&look{at: f.pulse, view: &operate.PublisherView{Reachable: true, Slot: &operate.SlotView{}}})
+	m.publisher.Store(&look{at: f.pulse, view: &operate.PublisherView{Reachable: true, Slot: &operate.SlotView{SafeBytes: new(int64)}}})
 	text := scrape(t, m)
 	faults, err := promlint.New(strings.NewReader(text)).Lint()
 	require.NoError(t, err)

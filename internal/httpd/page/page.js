@@ -99,6 +99,12 @@ function tile(title, value, note, warn) {
   return make('div', { class: `card tile${warn ? ' warn' : ''}` }, make('p', {}, title), make('p', {}, value), make('p', {}, note));
 }
 
+function slotNote(slot) {
+  if (slot.lost) return `lost: ${slot.lost}`;
+  const room = slot.safe_wal_size === undefined ? '' : slot.safe_wal_size > 0 ? `, room for ${size(slot.safe_wal_size)}` : ', no room left';
+  return (slot.active ? 'slot in use' : 'slot not in use') + room;
+}
+
 function showTiles(report, now) {
   const { status, lag, tables, conflicts, publisher } = report;
   const all = Object.values(tables).reduce((a, b) => a + b, 0);
@@ -112,7 +118,7 @@ function showTiles(report, now) {
     tile('Transactions a second', rate(now.transactions), `${count(status.transactions)} in all`),
     tile('Tables ready', all ? `${count(ready)} of ${count(all)}` : '–', all ? (ready === all ? 'all of them' : `${plural(all - ready, 'table')} to go`) : 'none yet', all > 0 && ready < all),
     tile('Conflicts recorded', count(conflicts.total), met ? `${count(met)} met by this runner` : 'none met by this runner', conflicts.total > 0),
-    tile('WAL kept for the slot', slot ? size(slot.retained_bytes) : '–', slot ? (slot.lost ? `lost: ${slot.lost}` : slot.active ? 'slot in use' : 'slot not in use') : 'publisher not asked yet', slot && (slot.lost || slot.wal_status === 'unreserved')),
+    tile('WAL kept for the slot', slot ? size(slot.retained_bytes) : '–', slot ? slotNote(slot) : publisher ? 'the publisher does not answer' : 'publisher not asked yet', slot && (slot.lost || slot.wal_status === 'unreserved')),
   ]);
 }
 

@@ -114,7 +114,7 @@ describe('the page', { concurrency: 3 }, () => {
     assert.equal(await page.title(), 'orders · streaming · pgapply');
     assert.match(await text(page, '#tiles'), /Lag\s+0\.4 s\s+1\.3 MiB not applied/);
     assert.match(await text(page, '#tiles'), /42 of 42/);
-    assert.match(await text(page, '#tiles'), /326\.0 MiB\s+slot in use/);
+    assert.match(await text(page, '#tiles'), /326\.0 MiB\s+slot in use, room for 9\.0 GiB/);
     assert.match(await text(page, '#workers'), /2\s+waiting\s+[\d:-]+[^]*transaction 48119233, 250,118 changes, waits for more to arrive/);
     assert.match(await text(page, '#positions'), /16\/B3601000\s+1\.3 MiB behind/);
     assert.match(await text(page, '#foot'), /publisher PostgreSQL 14\.22, target 18\.4/);
