@@ -63,6 +63,9 @@ func passes(err error) bool {
 
 // SourceError classifies what the publisher's link says.
 func SourceError(err error) *Error {
+	if fromPooler(err) {
+		return &Error{Class: Source, Err: err, Hint: "--source leads to a connection pooler, which knows nothing of replication: connect to the server itself"}
+	}
 	if _, ok := errors.AsType[*source.PublicationMissingError](err); ok {
 		return &Error{
 			Class: Source, Err: err,
@@ -107,6 +110,12 @@ func SourceError(err error) *Error {
 	return &Error{Class: Source, Err: err}
 }
 
+// fromPooler tells whether a pooler such as PgBouncer has refused the settings of a session.
+func fromPooler(err error) bool {
+	refusal, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && refusal.Code == "08P01" && strings.Contains(refusal.Message, "startup parameter")
+}
+
 // loginRemedy says what helps when the publisher refuses a login.
 func loginRemedy(err error) string {
 	refusal, ok := errors.AsType[*pgconn.PgError](err)
@@ -145,6 +154,8 @@ func TargetError(err error) *Error {
 		}
 	}
 	switch {
+	case fromPooler(err):
+		return &Error{Class: Target, Err: err, Hint: "--target leads to a connection pooler: connect to the server itself"}
 	case strings.HasPrefix(refusal.Code, "28"):
 		return &Error{Class: Target, Err: err, Hint: "check user and password of the target's connection string, and the target's pg_hba.conf"}
 	case refusal.Code == "3D000":

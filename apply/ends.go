@@ -41,6 +41,10 @@ func (e *Ends) CheckTarget() error {
 		return refused("connect to its primary, or give target_session_attrs=read-write with all hosts",
 			"the target database %q is on a server in recovery, which cannot be written to", e.Target.Database)
 	}
+	if e.Target.Pooled {
+		return refused("connect to the server itself",
+			"the target is behind a connection pooler: locks, prepared statements and the replication origin belong to one session with the server, which a pooler may give to somebody else")
+	}
 	if e.Target.Version < oldestTarget {
 		return refused("upgrade the target first", "the target is PostgreSQL %d: 14 is the oldest major that can be applied to", e.Target.Version/10000)
 	}

@@ -74,6 +74,9 @@ func gather(ctx context.Context, options apply.Options) (*facts, error) {
 		if f.tables, err = gatherTables(ctx, session.conn, f.publisher.published); err != nil {
 			return nil, apply.TargetError(err)
 		}
+		if err = f.gatherLocalTypes(ctx, session.conn); err != nil {
+			return nil, apply.TargetError(err)
+		}
 		if err = f.gatherFilled(ctx, session); err != nil {
 			return nil, apply.TargetError(err)
 		}

@@ -34,6 +34,12 @@ type publisherFacts struct {
 	standby  *standbyFacts
 	failover *failoverFacts
 
+	keeping keeping
+	clock   clock
+	beyond  beyond
+	// types are those of the columns of the published tables.
+	types map[column]string
+
 	missing   []string // publications
 	published []source.Published
 	slot      *source.Slot
@@ -76,6 +82,25 @@ func gatherPublisher(ctx context.Context, conn *source.Conn, identity source.Ide
 		return nil, err
 	}
 	if p.room, err = gatherPublisherRoom(ctx, conn); err != nil {
+		return nil, err
+	}
+	if p.keeping, err = gatherKeeping(ctx, conn); err != nil {
+		return nil, err
+	}
+	if err := p.gatherBeyond(ctx, conn); err != nil {
+		return nil, err
+	}
+	if err := p.gatherTypes(ctx, conn); err != nil {
+		return nil, err
+	}
+	p.clock, err = askClock(ctx, func(ctx context.Context, sql string) (string, error) {
+		rows, err := conn.Query(ctx, sql)
+		if err != nil {
+			return "", err
+		}
+		return string(rows[0][0]), nil
+	})
+	if err != nil {
 		return nil, err
 	}
 	if f.target != nil {
@@ -207,6 +232,10 @@ func checkSlot(f *facts) []Finding {
 	}
 	if p.slot.WALStatus == "unreserved" {
 		return warning("slot", "let a runner catch up, or raise max_slot_wal_keep_size", "%s is about to be lost: the publisher keeps no more WAL for it", p.slot.Name)
+	}
+	if safe := p.slot.SafeWALSize; safe != nil && *safe < p.keeping.mostWAL/4 {
+		return warning("slot", "let a runner catch up, or raise max_slot_wal_keep_size", "%s may keep %s more of WAL, of %s, and is lost then",
+			p.slot.Name, size(max(0, *safe)), size(p.keeping.mostWAL))
 	}
 	return ok("slot", "%s is confirmed up to %s, and the target is at %s", p.slot.Name, p.slot.ConfirmedFlush, known)
 }

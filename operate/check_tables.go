@@ -19,7 +19,9 @@ import (
 type tableFacts struct {
 	schema.Comparison
 	// local is nil where the target has no such table.
-	local       *localTable
+	local *localTable
+	// narrower names the columns whose type may not take all values of the publisher's.
+	narrower    []string
 	sideEffects []catalog.SideEffect
 }
 
@@ -159,7 +161,7 @@ func checkTables(f *facts) []Finding {
 // is well.
 func tableQuestions() []func(*facts, *tableFacts) []Finding {
 	return []func(*facts, *tableFacts) []Finding{
-		checkOurSchema, checkColumnLists, checkMismatch, checkIdentity, checkRights, checkRowSecurity,
+		checkOurSchema, checkColumnLists, checkMismatch, checkTypes, checkIdentity, checkRights, checkRowSecurity,
 		checkSideEffects, checkForeignTriggers, checkDeferrable, checkEquality, checkUnlogged,
 	}
 }

@@ -22,6 +22,7 @@ type targetFacts struct {
 	server state.Target
 	rights targetRights
 	room   targetRoom
+	clock  clock
 	// sessionErr is why a session that applies cannot be opened.
 	sessionErr error
 
@@ -109,6 +110,13 @@ func gatherTarget(ctx context.Context, session *targetSession, options apply.Opt
 		return nil, fmt.Errorf("read the limits of the target: %w", err)
 	}
 	if f.prepared, err = state.ListPrepared(ctx, session.conn, session.preparedPrefix(options.Name)); err != nil {
+		return nil, err
+	}
+	f.clock, err = askClock(ctx, func(ctx context.Context, sql string) (text string, err error) {
+		err = session.conn.QueryRow(ctx, sql+"::text").Scan(&text)
+		return text, err
+	})
+	if err != nil {
 		return nil, err
 	}
 	f.sessionErr = trySession(ctx, options)

@@ -68,7 +68,7 @@ func (w *jsonReference) object(t reflect.Type) {
 		if strings.Contains(options, "omitempty") {
 			kind += ", optional"
 		}
-		fmt.Fprintf(&w.text, "| `%s` | %s | %s |\n", name, kind, named(t, w.comments[t.Name()+"."+field.Name]))
+		fmt.Fprintf(&w.text, "| `%s` | %s | %s |\n", name, kind, inJSON(t, w.comments[t.Name()+"."+field.Name]))
 		if part != nil && !w.seen[part] {
 			w.seen[part] = true
 			inside = append(inside, part)
@@ -79,8 +79,8 @@ func (w *jsonReference) object(t reflect.Type) {
 	}
 }
 
-// named writes the fields that a comment names as JSON has them.
-func named(t reflect.Type, comment string) string {
+// inJSON writes the fields that a comment names as JSON has them.
+func inJSON(t reflect.Type, comment string) string {
 	return word.ReplaceAllStringFunc(comment, func(w string) string {
 		if field, is := t.FieldByName(w); is {
 			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")

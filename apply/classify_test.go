@@ -1,0 +1,21 @@
+package apply
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/require"
+)
+
+// What PgBouncer says to settings in the startup packet looks like a lost connection, and
+// no patience cures it.
+func TestPoolersAreNotTriedAgain(t *testing.T) {
+	refusal := fmt.Errorf("connect: %w", &pgconn.PgError{Code: "08P01", Message: "unsupported startup parameter: search_path"})
+	for class, err := range map[Class]*Error{Source: SourceError(refusal), Target: TargetError(refusal)} {
+		require.Equal(t, class, err.Class)
+		require.False(t, err.Retryable)
+		require.Contains(t, err.Hint, "connection pooler")
+	}
+	require.True(t, TargetError(&pgconn.PgError{Code: "08006"}).Retryable)
+}

@@ -1,0 +1,96 @@
+package operate
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"pgapply/internal/source"
+)
+
+// beyond is what the publisher's database has and replication does not bring.
+type beyond struct {
+	largeObjects int
+	// The others are named as schema.table.
+	views, foreign, unlogged, unpublished []string
+}
+
+func (p *publisherFacts) gatherBeyond(ctx context.Context, conn *source.Conn) error {
+	rows, err := conn.Query(ctx, `SELECT pg_catalog.count(*) FROM pg_catalog.pg_largeobject_metadata`)
+	if err != nil {
+		return fmt.Errorf("count the large objects of the publisher: %w", err)
+	}
+	if p.beyond.largeObjects, err = strconv.Atoi(string(rows[0][0])); err != nil {
+		return fmt.Errorf("count the large objects of the publisher: %w", err)
+	}
+	published := make(map[string]bool, len(p.published))
+	for i := range p.published {
+		published[p.published[i].Schema+"."+p.published[i].Name] = true
+	}
+	// A partition comes with its root, or by itself where the publication says so. What
+	// belongs to an extension is the extension's.
+	rows, err = conn.Query(ctx, `
+		SELECT n.nspname || '.' || c.relname, c.relkind, c.relpersistence
+		FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+		WHERE c.relkind IN ('r', 'p', 'm', 'f') AND c.relpersistence <> 't' AND NOT c.relispartition
+			AND n.nspname <> 'information_schema' AND n.nspname <> 'pgapply' AND n.nspname !~ '^pg_'
+			AND NOT EXISTS (SELECT FROM pg_catalog.pg_depend d WHERE d.classid = 1259 AND d.objid = c.oid AND d.deptype = 'e')
+		ORDER BY 1`)
+	if err != nil {
+		return fmt.Errorf("look for what the publisher does not replicate: %w", err)
+	}
+	for _, row := range rows {
+		name, kind, persistence := strings.ToValidUTF8(string(row[0]), "?"), string(row[1]), string(row[2])
+		switch {
+		case kind == "m":
+			p.beyond.views = append(p.beyond.views, name)
+		case kind == "f":
+			p.beyond.foreign = append(p.beyond.foreign, name)
+		case persistence == "u":
+			p.beyond.unlogged = append(p.beyond.unlogged, name)
+		case !published[string(row[0])]:
+			p.beyond.unpublished = append(p.beyond.unpublished, name)
+		}
+	}
+	return nil
+}
+
+// checkBeyond says what has to come to the target in another way.
+func checkBeyond(f *facts) []Finding {
+	const subject = "not replicated"
+	b := &f.publisher.beyond
+	parts := []string{"DDL", "sequences, which `pgapply sequences` copies"}
+	for _, kind := range []struct {
+		names []string
+		noun  string
+	}{{b.unpublished, "table that is not published"}, {b.views, "materialized view"}, {b.foreign, "foreign table"}} {
+		if len(kind.names) > 0 {
+			parts = append(parts, named(kind.names, kind.noun))
+		}
+	}
+	findings := ok(subject, "%s", strings.Join(parts, "; "))
+	if len(b.unlogged) > 0 {
+		findings = append(findings, warning(subject, "ALTER TABLE ... SET LOGGED on the publisher, or copy it by other means",
+			"%s: changes of it are not in the WAL", named(b.unlogged, "unlogged table"))...)
+	}
+	if b.largeObjects > 0 {
+		findings = append(findings, warning(subject, "copy them by other means, as with pg_dump --large-objects, when nobody writes to them",
+			"%s: no publication has them", counted(int64(b.largeObjects), "large object"))...)
+	}
+	return findings
+}
+
+// named counts things and names the first of them.
+func named(names []string, noun string) string {
+	const most = 5
+	text := counted(int64(len(names)), noun)
+	if len(names) > 1 && strings.HasPrefix(noun, "table that is") {
+		text = count(int64(len(names))) + " tables that are not published"
+	}
+	text += " (" + strings.Join(names[:min(most, len(names))], ", ")
+	if len(names) > most {
+		text += " …"
+	}
+	return text + ")"
+}
