@@ -46,6 +46,16 @@ help: ## List the targets
 build: ## Build bin/pgapply
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/pgapply ./cmd/pgapply
 
+PLATFORMS := linux-amd64 linux-arm64 darwin-amd64 darwin-arm64
+
+release: ## Static binaries for Linux and macOS with their checksums, in dist/
+	rm -rf dist
+	@for platform in $(PLATFORMS); do \
+	  file=dist/pgapply-$(VERSION)-$$platform; echo "$$file"; \
+	  CGO_ENABLED=0 GOOS=$${platform%-*} GOARCH=$${platform#*-} go build -trimpath -ldflags '-s -w $(LDFLAGS)' -o "$$file" ./cmd/pgapply; \
+	done
+	cd dist && sha256sum pgapply-* > SHA256SUMS
+
 demo: build ## Replicate between two throw-away servers, and compare every row
 	bin/pgapply demo
 
@@ -111,4 +121,4 @@ $(GOFUMPT):
 $(GOLANGCILINT):
 	GOBIN=$(abspath $(@D)) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCILINT_VERSION)
 
-.PHONY: help build demo test fmt lint unit race page integration matrix oracle crash memory fuzz bench bench-copy
+.PHONY: help build release demo test fmt lint unit race page integration matrix oracle crash memory fuzz bench bench-copy
