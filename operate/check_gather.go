@@ -50,6 +50,11 @@ func gather(ctx context.Context, options apply.Options) (*facts, error) {
 	var session *targetSession
 	if session, f.targetErr = ends.openTarget(ctx); f.targetErr == nil {
 		defer closeTarget(session.conn)
+		if session.server.Pooled { // what else it says may be another session's
+			f.targetErr = (&apply.Ends{Options: &f.options, Target: session.server}).CheckTarget()
+		}
+	}
+	if f.targetErr == nil {
 		var err error
 		if f.target, err = gatherTarget(ctx, session, options); err != nil {
 			return nil, apply.TargetError(err)

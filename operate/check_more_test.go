@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/url"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -89,65 +90,154 @@ func TestCheckOfTheClocks(t *testing.T) {
 	require.Contains(t, of(500*time.Millisecond, 0, "insert_exists=last_update_wins"), "warning: the clocks of publisher and target are 0.5s apart: last_update_wins")
 }
 
-// A pooler answers the login by itself, and names a process of its own.
-func TestCheckRefusesAPooler(t *testing.T) {
+func TestCheckOfWhatStandsBeforeTheTarget(t *testing.T) {
 	b := sharedBed(t)
-	pgtest.Exec(t, b.source, `create publication p`)
-	b.ends.Target = pooled(t, b.target)
+	direct := b.target
+	pgtest.Exec(t, b.source, `create table t (a int primary key)`, `create publication p for table t`)
+	pgtest.Exec(t, b.target, `create table t (a int primary key)`)
+	b.ends.Target = through(t, direct, false)
+	requireComplaint(t, b.check(), "warning target: the connection goes through a proxy or a pooler")
+	b.ends.Target = through(t, direct, true)
 	checkup := b.check()
 	require.Contains(t, strings.Join(checkup.complaints(), "\n"), "error target: the target is behind a connection pooler: ")
 	require.Error(t, checkup.Err())
 }
 
-// pooled is the way to a server through what looks like a pooler.
-func pooled(t *testing.T, uri string) string {
+// through is the way to a server through a proxy that answers the login by itself, and
+// names a process of its own; with shared, all clients take turns on one session.
+func through(t *testing.T, uri string, shared bool) string {
 	t.Helper()
 	parsed, err := url.Parse(uri)
 	require.NoError(t, err)
-	server := parsed.Host
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	t.Cleanup(func() { listener.Close() })
+	pool := &pooler{address: parsed.Host, shared: shared}
+	t.Cleanup(func() {
+		listener.Close()
+		pool.close()
+	})
 	go func() {
 		for {
 			client, err := listener.Accept()
 			if err != nil {
 				return
 			}
-			go pool(client, server)
+			go pool.serve(client)
 		}
 	}()
 	parsed.Host = listener.Addr().String()
 	return parsed.String()
 }
 
-// pool passes on everything, but for the number of the process.
-func pool(client net.Conn, address string) {
+// pooler is a pooler without manners: it knows of no transactions, and its clients must
+// not talk at the same time.
+type pooler struct {
+	address string
+	shared  bool
+
+	mu       sync.Mutex
+	server   net.Conn // of all, where they share one
+	greeting []byte
+	client   net.Conn // the one that has spoken last
+}
+
+func (p *pooler) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.server != nil {
+		p.server.Close()
+	}
+}
+
+func (p *pooler) serve(client net.Conn) {
 	defer client.Close()
-	server, err := net.Dial("tcp", address)
+	startup, err := message(client, 0)
 	if err != nil {
 		return
 	}
-	defer server.Close()
-	go func() {
-		_, _ = io.Copy(server, client)
-		server.Close()
-	}()
-	head := make([]byte, 5)
-	for head[0] != 'Z' {
-		if _, err := io.ReadFull(server, head); err != nil {
+	server, greeting, err := p.session(startup, client)
+	if err != nil {
+		return
+	}
+	if !p.shared {
+		defer server.Close()
+	}
+	if _, err := client.Write(greeting); err != nil {
+		return
+	}
+	for {
+		said, err := message(client, 1)
+		if err != nil || said[0] == 'X' {
 			return
 		}
-		body := make([]byte, binary.BigEndian.Uint32(head[1:])-4)
-		if _, err := io.ReadFull(server, body); err != nil {
-			return
-		}
-		if head[0] == 'K' {
-			binary.BigEndian.PutUint32(body, 4711)
-		}
-		if _, err := client.Write(append(head[:5:5], body...)); err != nil {
+		p.mu.Lock()
+		p.client = client
+		p.mu.Unlock()
+		if _, err := server.Write(said); err != nil {
 			return
 		}
 	}
-	_, _ = io.Copy(client, server)
+}
+
+// session is one with the server, and what the client is to hear at its login.
+func (p *pooler) session(startup []byte, client net.Conn) (net.Conn, []byte, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.server != nil {
+		return p.server, p.greeting, nil
+	}
+	server, err := net.Dial("tcp", p.address)
+	if err != nil {
+		return nil, nil, err
+	}
+	if _, err := server.Write(startup); err != nil {
+		return nil, nil, err
+	}
+	var greeting []byte
+	for {
+		said, err := message(server, 1)
+		if err != nil {
+			return nil, nil, err
+		}
+		if said[0] == 'K' {
+			binary.BigEndian.PutUint32(said[5:], 4711)
+		}
+		greeting = append(greeting, said...)
+		if said[0] == 'Z' {
+			break
+		}
+	}
+	if p.shared {
+		p.server, p.greeting = server, greeting
+	}
+	go p.answer(server, client)
+	return server, greeting, nil
+}
+
+// answer gives what the server says to the client that has asked last.
+func (p *pooler) answer(server, client net.Conn) {
+	for {
+		said, err := message(server, 1)
+		if err != nil {
+			client.Close()
+			return
+		}
+		if p.shared {
+			p.mu.Lock()
+			client = p.client
+			p.mu.Unlock()
+		}
+		_, _ = client.Write(said)
+	}
+}
+
+// message reads one, whose length stands behind so many bytes.
+func message(from io.Reader, before int) ([]byte, error) {
+	head := make([]byte, before+4)
+	if _, err := io.ReadFull(from, head); err != nil {
+		return nil, err
+	}
+	body := make([]byte, binary.BigEndian.Uint32(head[before:])-4)
+	_, err := io.ReadFull(from, body)
+	return append(head, body...), err
 }

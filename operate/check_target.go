@@ -209,6 +209,11 @@ func checkTarget(f *facts) []Finding {
 		return failed("target", err)
 	}
 	server := f.target.server
+	if server.Proxied {
+		return warning("target", "connect to the server itself; a proxy is no harm that gives each session one of the server for as long as it lives",
+			"the connection goes through a proxy or a pooler, before PostgreSQL %s, database %s, role %s: in any mode but that of sessions, locks and the replication origin are lost",
+			version(server.Version), server.Database, server.Role)
+	}
 	return ok("target", "PostgreSQL %s, database %s, role %s", version(server.Version), server.Database, server.Role)
 }
 
