@@ -21,6 +21,7 @@ type end struct {
 	database string
 	index    int // in Script.Modes, -1 is the native subscription
 	setup    *client
+	holder   *client // of a lock, while there is one
 	slot     string
 	engine   *apply.Engine // while it runs
 	cancel   context.CancelFunc

@@ -235,7 +235,7 @@ func (g *generator) engines() {
 		streaming = streaming[:1]
 	}
 	g.script.native = "streaming = " + pick(g, streaming)
-	if g.servers.both(15) && g.chance(40) {
+	if g.servers.both(15) && g.chance(40) && (!g.copies || g.chance(30)) {
 		g.script.native += ", " + nativePrepares
 		g.use("native two-phase")
 	}

@@ -80,7 +80,7 @@ func TestFeaturesOfCopies(t *testing.T) {
 		}
 	}
 	for _, feature := range []string{
-		"rows to be copied", "statements beside a copy", "new table", "restart", "connections cut", "prepared", "truncate", "row filter", "column list",
+		"rows to be copied", "statements beside a copy", "held copy", "new table", "restart", "connections cut", "prepared", "truncate", "row filter", "column list",
 		"partitioned on the target", "partitioned on the publisher", "foreign key", "full", "insert only", "bulk update", "key change", "target changed alone",
 	} {
 		require.NotZero(t, used[feature], "no seed has: %s", feature)

@@ -153,6 +153,12 @@ func (p *play) run(ctx context.Context) error {
 			err = p.launch(p.byIndex(l.engine))
 		case cut:
 			err = p.cut(ctx, p.byIndex(l.engine), l.on)
+		case hold:
+			err = p.hold(ctx, l.sql)
+		case held:
+			err = p.wait(ctx, "copy", "SELECT NULL WHERE false", waits(ctx), nil)
+		case letGo:
+			p.letGo()
 		case joined:
 			p.copying = true
 			err = p.wait(ctx, "know all tables", "SELECT NULL WHERE false", p.knows(ctx, "idfsr"), nil)
@@ -325,6 +331,40 @@ func (p *play) wait(ctx context.Context, what, query string, arrived, ready func
 	return err
 }
 
+// hold locks something on every target until letGo.
+func (p *play) hold(ctx context.Context, lock string) error {
+	for _, e := range p.ends {
+		var err error
+		if e.holder, err = open(ctx, p.target.URI(e.database)); err != nil {
+			return err
+		}
+		if err := e.holder.exec(ctx, "BEGIN; "+lock); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *play) letGo() {
+	for _, e := range p.ends {
+		if e.holder != nil {
+			e.holder.close()
+			e.holder = nil
+		}
+	}
+}
+
+// waits asks whether somebody waits for what is held.
+func waits(ctx context.Context) func(*end) (bool, error) {
+	return func(e *end) (bool, error) {
+		if e.holder == nil {
+			return true, nil
+		}
+		rows, err := e.setup.query(ctx, `SELECT 1 FROM pg_locks WHERE NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)
+		return len(rows) > 0, err
+	}
+}
+
 // ready asks whether all tables are copied, where they are.
 func (p *play) ready(ctx context.Context) func(*end) (bool, error) {
 	if !p.copying {
@@ -359,6 +399,7 @@ func (p *play) knows(ctx context.Context, states string) func(*end) (bool, error
 
 // close ends everything that the play has started.
 func (p *play) close() {
+	p.letGo()
 	for _, e := range p.ends {
 		p.halt(e)
 		e.setup.close()

@@ -30,6 +30,9 @@ const (
 	stop            // stop one engine in order
 	cut             // end one engine's connections on the publisher or on its target
 	startAgain      // start one engine and do not wait for it
+	hold            // lock a table on every target
+	held            // wait until somebody waits for that lock, on every target
+	letGo           // end the lock
 	joined          // wait until every subscription knows all published tables
 	catchUp         // wait until every subscription has confirmed what was written
 	check           // a query that gives the same rows on every end; for print only
@@ -236,6 +239,12 @@ func (s *Script) String() string {
 			p.text("> %sDO kill-%s-backends\n", tag(l.engine), map[place]string{onPublisher: "publisher", onTargets: "target"}[l.on])
 		case startAgain:
 			p.text("> %sSTART AGAIN\n", tag(l.engine))
+		case hold:
+			p.text("Held on every target: `%s`.\n", l.sql)
+		case held:
+			p.text("Wait until the copies wait for that.\n")
+		case letGo:
+			p.text("Let go.\n")
 		case joined:
 			p.text("Wait until all subscriptions know all tables.\n")
 		case catchUp:

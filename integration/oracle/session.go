@@ -47,8 +47,13 @@ func (g *generator) workload() {
 	for range 40 + g.r.IntN(50) {
 		s := pick(g, g.sessions)
 		switch {
-		case g.copying && g.chance(85):
+		case g.copying && g.chance(92):
 			g.besideCopy(s)
+		case g.copying:
+			g.sync(g.unit(rankStep))
+			if g.script.Features["held copy"] == 0 && g.joinable() {
+				g.newTable()
+			}
 		case g.chance(7):
 			g.structural()
 		case g.chance(4):

@@ -20,7 +20,7 @@ func (g *generator) structural() {
 		g.sync(g.unit(rankStep))
 		g.unsettled = false
 	}
-	if g.joinable() && g.chance(8) || g.copies && g.joinable() && g.chance(15) {
+	if g.joinable() && g.chance(8) {
 		g.newTable()
 		return
 	}
@@ -289,10 +289,6 @@ func (g *generator) joinable() bool {
 
 // join makes tables that are published now part of the subscriptions.
 func (g *generator) join(u int) {
-	if g.copies {
-		g.joinCopied(u)
-		return
-	}
 	g.plain(u, onNative, "", "ALTER SUBSCRIPTION s REFRESH PUBLICATION WITH (copy_data = false)")
 	for i := range g.script.Modes {
 		if _, stopped := g.pauses[i]; !stopped {
@@ -303,8 +299,13 @@ func (g *generator) join(u int) {
 	g.sync(u) // before anything is locked
 }
 
-// joinCopied is join with a copy of the tables, beside which the workload goes on.
-func (g *generator) joinCopied(u int) {
+// joinCopied is join with a copy of a table, beside which the workload goes on: at first
+// between the copy's snapshot and its end, which a lock on the targets holds up.
+func (g *generator) joinCopied(u int, t *table) {
+	g.copying = true
+	g.settle()
+	lock := "LOCK TABLE " + t.name + " IN SHARE MODE"
+	g.add(step{verb: hold, unit: u, text: func(view) string { return lock }})
 	for i := range g.script.Modes {
 		g.resume(i)
 		g.add(step{verb: stop, unit: u, engine: i})
@@ -312,7 +313,19 @@ func (g *generator) joinCopied(u int) {
 	}
 	g.plain(u, onNative, "", "ALTER SUBSCRIPTION s REFRESH PUBLICATION")
 	g.add(step{verb: joined, unit: u}) // before anything is locked
+	g.add(step{verb: held, unit: u})
 	g.copying = true
+	for range 2 + g.r.IntN(3) {
+		s := pick(g, g.sessions)
+		g.touch(s, t)
+		(&change{g: g, s: s, t: t, unit: g.unit(rankStep, t.unit)}).write()
+		if !s.open {
+			g.release(s)
+		}
+		g.besideCopy(pick(g, g.sessions))
+	}
+	g.add(step{verb: letGo, unit: u})
+	g.use("held copy")
 }
 
 // dropPartition empties a partition, which is replicated, and drops it, which is
@@ -458,7 +471,11 @@ func (g *generator) newTable() {
 	if g.copies && t.identity != noColumn {
 		g.load(t)
 	}
-	g.join(t.unit)
+	if g.copies {
+		g.joinCopied(t.unit, t)
+	} else {
+		g.join(t.unit)
+	}
 	g.use("new table")
 }
 
