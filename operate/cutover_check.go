@@ -148,10 +148,11 @@ func (c *cutover) askReadOnly(ctx context.Context) ([]Finding, error) {
 	row := rows[0]
 	role := string(row[3])
 	switch {
+	case string(row[4]) == "t":
+		return failure("publisher", "stop writes on the primary, `pgapply wait --for` its pg_current_wal_lsn(), then `pgapply sequences --all` and `pgapply verify`",
+			"it is a standby, of which nobody knows whether it has the primary's last change"), nil
 	case !c.options.SetReadOnly:
 		return warning("publisher", "--set-read-only stops writes by itself", "whoever confirms has to stop the writes"), nil
-	case string(row[4]) == "t":
-		return failure("publisher", "give the primary's --source, or stop the writes by hand and leave --set-read-only out", "it is a standby, whose database cannot be made read-only"), nil
 	case string(row[0]) != "t":
 		return failure("publisher", "connect as the owner of the database or a superuser", "role %q may not make database %q read-only", role, c.database), nil
 	case string(row[2]) != "t":

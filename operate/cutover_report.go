@@ -65,12 +65,15 @@ func (c *cutover) writableSQL() string {
 
 func quoteIdentifier(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
 
-// explain says how to go back from where a cutover broke off.
+// explain says how to go back from where a cutover broke off, once writes rest.
 func (c *cutover) explain() {
-	if !c.stopped.IsZero() && c.options.SetReadOnly {
+	if c.stopped.IsZero() {
+		return
+	}
+	if c.options.SetReadOnly {
 		c.report.Undo = append(c.report.Undo, "to give the publisher's database back to writers, on it: "+c.writableSQL())
 	}
-	c.report.Undo = append(c.report.Undo, "nothing is lost: the subscription goes on, and another `pgapply cutover` begins anew")
+	c.report.Undo = append(c.report.Undo, "the subscription goes on; to try again: pgapply cutover")
 }
 
 // broken is the error of a cutover that broke off.
