@@ -18,15 +18,29 @@ import (
 
 func TestTypesThatHoldAllOfOthers(t *testing.T) {
 	for _, fits := range [][2]string{
-		{"integer", "integer"}, {"bigint", "integer"}, {"numeric", "numeric(8,2)"}, {"text", "json"}, {"character varying", "text"},
-		{"character varying(20)", "character varying(10)"}, {"character varying", "character varying(10)"}, {"double precision", "real"},
-		{"timestamp without time zone", "timestamp(3) without time zone"}, {"numeric(8,-2)", "numeric(8,-2)"}, {"numeric[]", "numeric(8,-2)[]"},
+		{"integer", "integer"},
+		{"bigint", "integer"},
+		{"numeric", "numeric(8,2)"},
+		{"text", "json"},
+		{"character varying", "text"},
+		{"character varying(20)", "character varying(10)"},
+		{"character varying", "character varying(10)"},
+		{"double precision", "real"},
+		{"timestamp without time zone", "timestamp(3) without time zone"},
+		{"numeric(8,-2)", "numeric(8,-2)"},
+		{"numeric[]", "numeric(8,-2)[]"},
 	} {
 		require.True(t, holds(fits[0], fits[1]), fits)
 	}
 	for _, narrower := range [][2]string{
-		{"integer", "bigint"}, {"numeric(8,2)", "numeric"}, {"numeric(8,2)", "numeric(9,2)"}, {"character varying(10)", "character varying(20)"},
-		{"character varying(10)", "text"}, {"jsonb", "json"}, {"timestamp(0) without time zone", "timestamp without time zone"}, {"uuid", "text"},
+		{"integer", "bigint"},
+		{"numeric(8,2)", "numeric"},
+		{"numeric(8,2)", "numeric(9,2)"},
+		{"character varying(10)", "character varying(20)"},
+		{"character varying(10)", "text"},
+		{"jsonb", "json"},
+		{"timestamp(0) without time zone", "timestamp without time zone"},
+		{"uuid", "text"},
 	} {
 		require.False(t, holds(narrower[0], narrower[1]), narrower)
 	}

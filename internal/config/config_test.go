@@ -175,7 +175,9 @@ func TestSampleCanBeRead(t *testing.T) {
 	settings := []Description{
 		{Name: "plain", Usage: "what it does", Default: "any"},
 		{Name: "hostile", Usage: strings.Repeat("word ", 40), Default: `a: "b" # c`},
-		{Name: "empty", Default: ""}, {Name: "word", Default: "off"}, {Name: "many", List: true},
+		{Name: "empty", Default: ""},
+		{Name: "word", Default: "off"},
+		{Name: "many", List: true},
 	}
 	text := Sample("Head\n  kept: as it is\n\nof it", []Section{{"First", settings[:2]}, {"Second", settings[2:]}})
 	require.Contains(t, text, "#   kept: as it is\n")
