@@ -14,7 +14,7 @@ import (
 // There are no foreign keys: roles that apply changes often run with
 // session_replication_role=replica by default, which turns them off.
 func migrations() []string {
-	return []string{version1, version2, version3, version4}
+	return []string{version1, version2, version3, version4, version5}
 }
 
 // Version is the version of the schema that this program reads and writes.
@@ -166,6 +166,13 @@ CREATE TABLE pgapply.deferred_index (
 	definition   text NOT NULL,
 	PRIMARY KEY (subscription, schema_name, table_name, index_name)
 );
+`
+
+// version5: where a publication is FOR ALL TABLES, ours are published too, and rows of
+// those without a primary key could be neither changed nor deleted. Nobody applies them.
+const version5 = `
+ALTER TABLE pgapply.version REPLICA IDENTITY FULL;
+ALTER TABLE pgapply.progress REPLICA IDENTITY FULL;
 `
 
 // migrationLock serialises those who create, migrate or drop the schema. The

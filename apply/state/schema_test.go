@@ -22,6 +22,15 @@ func TestLifeOfASubscription(t *testing.T) {
 	})
 }
 
+// The way back from a migration leads into a database that publishes all its tables.
+func TestTargetThatPublishesAllTables(t *testing.T) {
+	onMajors(t, func(t *testing.T, server *cluster.Cluster) {
+		uri := pgtest.Database(t, server)
+		pgtest.Exec(t, uri, `CREATE PUBLICATION everything FOR ALL TABLES`)
+		live(t, open(t, uri, "orders"))
+	})
+}
+
 func TestConcurrentFirstStarts(t *testing.T) {
 	onMajors(t, func(t *testing.T, server *cluster.Cluster) {
 		uri := pgtest.Database(t, server)
