@@ -5,16 +5,21 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
+	"regexp"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"pgapply/internal/pgtest"
+	"pgapply/operate"
 )
 
 // The command as a shell meets it: what it prints where, and how it exits.
@@ -69,10 +74,11 @@ func TestCommandShowsAndTakesAwayASubscription(t *testing.T) {
 	l.both("CREATE TABLE t (a int PRIMARY KEY)")
 	l.onSource("CREATE PUBLICATION p FOR TABLE t")
 	flags := []string{"--name", l.name, "--source", l.source, "--target", l.target}
-	runner := l.spawn()
+	runner := l.spawn("--http", ":0")
 	l.streams(runner)
 	l.onSource("INSERT INTO t VALUES (1)")
 	l.catchUp()
+	runner.servesHTTP()
 	// The runner writes its row at most once a second.
 	pgtest.WaitFor(t, l.target, "SELECT status ->> 'state' FROM pgapply.runner", "streaming")
 
@@ -101,6 +107,34 @@ func TestCommandShowsAndTakesAwayASubscription(t *testing.T) {
 	require.Contains(t, stdout, "dropped replication slot")
 	require.Equal(t, "0", pgtest.Query(t, l.source, "SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1", l.name))
 	require.Equal(t, "1", pgtest.Query(t, l.target, "SELECT count(*) FROM t"), "the rows stay")
+}
+
+// servesHTTP waits until a runner says over HTTP that it is ready, and has seen its slot.
+func (p *process) servesHTTP() {
+	p.t.Helper()
+	p.says("serving HTTP on ")
+	address := regexp.MustCompile(`serving HTTP on (\S+/)`).FindStringSubmatch(p.stderr.String())[1]
+	get := func(path string) (int, string) {
+		request, err := http.NewRequestWithContext(p.t.Context(), http.MethodGet, address+path, nil)
+		require.NoError(p.t, err)
+		answer, err := http.DefaultClient.Do(request)
+		require.NoError(p.t, err)
+		defer answer.Body.Close()
+		text, err := io.ReadAll(answer.Body)
+		require.NoError(p.t, err)
+		return answer.StatusCode, string(text)
+	}
+	require.EventuallyWithT(p.t, func(c *assert.CollectT) {
+		code, text := get("readyz")
+		assert.Equal(c, http.StatusOK, code, text)
+		_, metrics := get("metrics")
+		assert.Regexp(c, `(?m)^pgapply_slot_active\{.*\} 1$`, metrics)
+		assert.Regexp(c, `(?m)^pgapply_tables\{state="ready",.*\} 1$`, metrics)
+	}, patience, 20*time.Millisecond)
+	_, text := get("status")
+	var report operate.Report
+	require.NoError(p.t, json.Unmarshal([]byte(text), &report))
+	require.EqualValues(p.t, 1, report.Status.Rows.Inserted)
 }
 
 func TestSecondSignalExitsAtOnce(t *testing.T) {

@@ -246,6 +246,7 @@ func TestHistory(t *testing.T) {
 
 // What clients hold on to does not hold the server.
 func TestStopsWhileClientsDawdle(t *testing.T) {
+	before := goleak.IgnoreCurrent()
 	s, err := New(Options{Address: ":0"}, &fake{})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -271,6 +272,7 @@ func TestStopsWhileClientsDawdle(t *testing.T) {
 
 	cancel()
 	require.NoError(t, <-ended)
+	goleak.VerifyNone(t, before) // nor does it go on behind our back
 	require.NotZero(t, s.history.mu.count, "it has sampled")
 }
 

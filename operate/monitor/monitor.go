@@ -31,8 +31,10 @@ type Engine interface {
 }
 
 const (
-	// publisherPause is how often the publisher is asked.
+	// publisherPause is how often the publisher is asked; when a stream has begun, which
+	// changes what it would say, it is asked within streamPause.
 	publisherPause = 30 * time.Second
+	streamPause    = 2 * time.Second
 	// stuckAfter is far above every limit that the engine has for a single step.
 	stuckAfter = 3 * time.Minute
 )
@@ -77,12 +79,19 @@ func (m *Monitor) Run(ctx context.Context) {
 	if m.options.AskPublisher == nil {
 		return
 	}
-	ticker := time.NewTicker(publisherPause)
+	ticker := time.NewTicker(streamPause)
 	defer ticker.Stop()
+	var asked time.Time
+	streamed := false
 	for {
-		if view := m.options.AskPublisher(ctx); ctx.Err() == nil {
-			m.publisher.Store(&look{at: time.Now(), view: view})
+		streams := m.engine.Status().Phase == state.Streaming
+		if streams && !streamed || time.Since(asked) >= publisherPause {
+			asked = time.Now()
+			if view := m.options.AskPublisher(ctx); ctx.Err() == nil {
+				m.publisher.Store(&look{at: time.Now(), view: view})
+			}
 		}
+		streamed = streams
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
