@@ -20,11 +20,10 @@ type mark struct {
 	time decoder.Timestamp
 }
 
-const (
-	// leastApart is how close marks are unless there are too many of them.
-	leastApart decoder.Timestamp = 10_000
-	mostMarks                    = 1024
-)
+// leastApart is how close marks are, in microseconds, unless there are mostMarks.
+const leastApart decoder.Timestamp = 10_000
+
+const mostMarks = 1024
 
 // received takes a transaction in.
 func (b *backlog) received(end lsn.LSN, time decoder.Timestamp) {
