@@ -92,8 +92,8 @@ func TestCutover(t *testing.T) {
 	_, stderr := l.cutover(3, "--set-read-only")
 	require.Contains(t, stderr, "not confirmed")
 
-	// The sequence is held by somebody, so that the cutover is killed, or gives up, when
-	// writes rest.
+	// The sequence is held by somebody, so that the cutover is killed, or gives up, before
+	// all is done: sessions are about to be ended, or are.
 	holder := pgtest.Open(t, l.target)
 	holder.Exec(`BEGIN`, `SELECT nextval('work_id_seq')`)
 	program, err := build()
@@ -106,12 +106,12 @@ func TestCutover(t *testing.T) {
 	_ = killed.Process.Signal(syscall.SIGKILL) // unless it has given up
 	_ = killed.Wait()
 	holder.Exec(`COMMIT`)
-	committed := <-written
-	require.Contains(t, refusal, "read-only")
 	require.Equal(t, "t", pgtest.Query(t, l.target, `SELECT enabled FROM pgapply.subscription`), "nothing is done before the end")
 
 	report, _ = l.cutover(0, "--set-read-only", "--reverse", "--verify", "full", "--yes")
 	require.True(t, report.Done)
+	committed := <-written
+	require.Contains(t, refusal, "read-only")
 	var steps []string
 	for _, step := range report.Steps {
 		steps = append(steps, step.Step)
