@@ -20,7 +20,7 @@ import (
 	"pgapply/operate"
 )
 
-const token = "0123456789abcdef"
+const aToken = "0123456789abcdef"
 
 func TestHTTPFlags(t *testing.T) {
 	var given httpOptions
@@ -47,9 +47,9 @@ func TestTokenOfHTTP(t *testing.T) {
 	}
 	for _, test := range []struct{ name, variable, file, want, says string }{
 		{name: "none"},
-		{name: "file", file: write(token + "\n"), want: token},
-		{name: "variable", variable: token, want: token},
-		{name: "both", variable: token, file: write(token), says: "both --http-token-file and PGAPPLY_HTTP_TOKEN"},
+		{name: "file", file: write(aToken + "\n"), want: aToken},
+		{name: "variable", variable: aToken, want: aToken},
+		{name: "both", variable: aToken, file: write(aToken), says: "both --http-token-file and PGAPPLY_HTTP_TOKEN"},
 		{name: "empty file", file: write("\n"), says: "--http-token-file: a token of fewer than"},
 		{name: "short variable", variable: "abc", says: "PGAPPLY_HTTP_TOKEN: a token of fewer than"},
 		{name: "no file", file: "/nonexistent", says: "read --http-token-file: open /nonexistent"},
@@ -91,7 +91,7 @@ func TestAddressThatIsTaken(t *testing.T) {
 
 // HTTP is there while the servers are not, says why, and ends with the engine.
 func TestHTTPBesideAnEngineThatFindsNobody(t *testing.T) {
-	t.Setenv(tokenVariable, token)
+	t.Setenv(tokenVariable, aToken)
 	const said = "serving HTTP on "
 	addresses, failures := make(chan string, 1), make(chan struct{}, 100)
 	options := nowhere()
@@ -115,11 +115,11 @@ func TestHTTPBesideAnEngineThatFindsNobody(t *testing.T) {
 	<-failures // it has tried
 
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	get := func(path, token string) (int, string) {
+	get := func(path, bearer string) (int, string) {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address+path, nil)
 		require.NoError(t, err)
-		if token != "" {
-			request.Header.Set("Authorization", "Bearer "+token)
+		if bearer != "" {
+			request.Header.Set("Authorization", "Bearer "+bearer)
 		}
 		answer, err := client.Do(request)
 		require.NoError(t, err)
@@ -133,13 +133,13 @@ func TestHTTPBesideAnEngineThatFindsNobody(t *testing.T) {
 	code, text = get("readyz", "")
 	require.Equal(t, http.StatusServiceUnavailable, code)
 	require.NotContains(t, text, "127.0.0.1", "addresses are for those who have the token")
-	_, text = get("readyz", token)
+	_, text = get("readyz", aToken)
 	require.Contains(t, text, "not ready: the tables are not known yet")
 	code, _ = get("metrics", "")
 	require.Equal(t, http.StatusUnauthorized, code)
-	_, text = get("metrics", token)
+	_, text = get("metrics", aToken)
 	require.Contains(t, text, `pgapply_last_error{subscription="pgapply"} 1`)
-	_, text = get("status", token)
+	_, text = get("status", aToken)
 	var report operate.Report
 	require.NoError(t, json.Unmarshal([]byte(text), &report))
 	require.Contains(t, report.LastError, "connect")
