@@ -61,57 +61,48 @@ func TestCutoverIsSafe(t *testing.T) {
 }
 
 func TestCutoverIsNotSafe(t *testing.T) {
-	for _, test := range []struct {
-		name    string
-		breaks  func(*bed, *state.Store)
-		options func(*CutoverOptions)
-		says    string
-	}{
-		{"no runner", func(b *bed, s *state.Store) { require.NoError(b.t, s.Unlock(b.t.Context())) }, nil, "no runner lives"},
-		{"runner retries", func(b *bed, s *state.Store) {
-			require.NoError(b.t, s.WriteStatus(b.t.Context(), &state.Status{Phase: state.Retrying, LastError: "it fails"}))
-		}, nil, "it fails"},
-		{"runner starts", func(b *bed, s *state.Store) {
-			require.NoError(b.t, s.WriteStatus(b.t.Context(), &state.Status{Phase: state.Starting}))
-		}, nil, "does not stream yet"},
-		{"paused", func(b *bed, s *state.Store) { _, err := s.Pause(b.t.Context(), "lunch"); require.NoError(b.t, err) }, nil, "paused since"},
-		{"lag", func(b *bed, s *state.Store) {
-			require.NoError(b.t, s.WriteStatus(b.t.Context(), &state.Status{Phase: state.Streaming}))
-			pgtest.Exec(b.t, b.source, `create table filler as select generate_series(1, 100)`)
-		}, func(o *CutoverOptions) { o.MaxLag = 1 }, "more than --max-lag 1 B"},
-		{"table not ready", func(b *bed, s *state.Store) {
-			require.NoError(b.t, s.RegisterTables(b.t.Context(), []state.Table{{Member: state.Member{Schema: "public", Name: "u"}, State: state.TableInit}}))
-		}, nil, "it is initializing"},
-		{"table not taken in", func(b *bed, _ *state.Store) {
-			pgtest.Exec(b.t, b.source, `create table late (id int)`, `alter publication p add table late`)
-		}, nil, "not part of the subscription"},
-		{"no statistics", func(b *bed, _ *state.Store) {
-			pgtest.Exec(b.t, b.target, `drop table t`, `create table t (id int primary key)`, `insert into t values (1)`)
-		}, nil, "1 table without statistics on the target: public.t"},
-		{"sequence", func(b *bed, _ *state.Store) { pgtest.Exec(b.t, b.source, `create sequence lone`) }, nil, "the target has no such sequence"},
-		{"target is read-only", func(b *bed, _ *state.Store) {
-			pgtest.Exec(b.t, b.target, `do $$ begin execute format('alter database %I set default_transaction_read_only = on', current_database()); end $$`)
-		}, nil, "its database is read-only"},
-		{"no identity", func(b *bed, _ *state.Store) { pgtest.Exec(b.t, b.target, `alter table t drop constraint t_pkey`) }, nil, "without a replica identity on the target"},
-		{"a slot of another kind", func(b *bed, _ *state.Store) {
-			pgtest.Exec(b.t, b.target, `select pg_create_physical_replication_slot('`+b.slot+`_reverse')`)
-			b.t.Cleanup(func() { pgtest.Exec(b.t, b.target, `select pg_drop_replication_slot('`+b.slot+`_reverse')`) })
-		}, nil, "the target has another slot"},
-		{"rights", func(b *bed, _ *state.Store) {
-			pgtest.Exec(b.t, b.source, `create role `+b.slot+` login replication`)
-			b.t.Cleanup(func() { pgtest.Exec(b.t, b.source, `drop role `+b.slot) })
-			b.ends.Source = as(b.t, b.source, b.slot)
-		}, func(o *CutoverOptions) { o.Sequences = Nothing }, "may not make database"},
+	b := sharedBed(t)
+	store := b.streams()
+	ctx := t.Context()
+	require.NoError(t, store.WriteStatus(ctx, &state.Status{Phase: state.Streaming}))
+	require.NoError(t, store.RegisterTables(ctx, []state.Table{{Member: state.Member{Schema: "public", Name: "u"}, State: state.TableInit}}))
+	pgtest.Exec(t, b.source, `create table filler as select generate_series(1, 100)`, `create table late (id int)`, `alter publication p add table late`, `create sequence lone`)
+	pgtest.Exec(t, b.target, `drop table t`, `create table t (id int)`, `insert into t values (1)`, `select pg_create_physical_replication_slot('`+b.slot+`_reverse')`,
+		`do $$ begin execute format('alter database %I set default_transaction_read_only = on', current_database()); end $$`)
+	t.Cleanup(func() { pgtest.Exec(t, b.target, `select pg_drop_replication_slot('`+b.slot+`_reverse')`) })
+	report := b.safe(func(o *CutoverOptions) { o.MaxLag = 1 })
+	reasons := strings.Join(report.Reasons, "\n")
+	for _, says := range []string{
+		"more than --max-lag 1 B", "it is initializing", "not part of the subscription", "1 table without statistics on the target: public.t", "the target has no such sequence",
+		"its database is read-only", "1 table without a replica identity on the target", "the target has another slot",
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			b := sharedBed(t)
-			test.breaks(b, b.streams())
-			report := b.safe(test.options)
-			require.False(t, report.Safe)
-			require.Contains(t, strings.Join(report.Reasons, "\n"), test.says)
-			require.Contains(t, report.Text(), "safe now: no\n  because ")
-		})
+		require.Contains(t, reasons, says)
 	}
+	require.Len(t, report.Reasons, 8, reasons)
+	require.Contains(t, report.Text(), "safe now: no\n  because ")
+}
+
+func TestCutoverNeedsARunnerAndRights(t *testing.T) {
+	b := sharedBed(t)
+	store := b.streams()
+	ctx := t.Context()
+	because := func(says string) {
+		t.Helper()
+		require.Contains(t, strings.Join(b.safe(nil).Reasons, "\n"), says)
+	}
+	require.NoError(t, store.WriteStatus(ctx, &state.Status{Phase: state.Retrying, LastError: "it fails"}))
+	because("it fails")
+	require.NoError(t, store.WriteStatus(ctx, &state.Status{Phase: state.Starting}))
+	because("does not stream yet")
+	_, err := store.Pause(ctx, "lunch")
+	require.NoError(t, err)
+	because("paused since")
+	require.NoError(t, store.Unlock(ctx))
+	because("no runner lives")
+	pgtest.Exec(t, b.source, `create role `+b.slot+` login replication`)
+	t.Cleanup(func() { pgtest.Exec(t, b.source, `drop role `+b.slot) })
+	b.ends.Source = as(t, b.source, b.slot)
+	because("may not make database")
 }
 
 func TestCutoverWarns(t *testing.T) {
@@ -147,4 +138,36 @@ func TestCutoverOptionsThatCannotBe(t *testing.T) {
 
 func TestStepIsALine(t *testing.T) {
 	require.Equal(t, "2026-01-02T03:04:05.678Z  drained    a b", Step{At: time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.UTC), Step: "drained", Text: "a\nb"}.String())
+}
+
+// What is applied after the last change was applied comes from somebody who still writes.
+func TestCutoverRefusesWhereWritesWentOn(t *testing.T) {
+	b := sharedBed(t)
+	b.streams()
+	options := b.cutoverOptions()
+	options.Sequences, options.Verify = Nothing, Nothing
+	options.Confirm = func(Question) bool { return true }
+	options.Tell = func(s Step) {
+		if s.Step == "drained" {
+			pgtest.Exec(t, b.target, `insert into pgapply.progress (subscription, position) values ('orders', '0/20')`)
+		}
+	}
+	report, err := Cutover(t.Context(), options)
+	requireClass(t, err, apply.Refused, "writes went on on the publisher: a transaction that ended at 0/20", "--set-read-only")
+	require.False(t, report.Done)
+	require.Equal(t, []string{"the subscription goes on; to try again: pgapply cutover"}, report.Undo)
+	require.Equal(t, "t", pgtest.Query(t, b.target, `select enabled from pgapply.subscription`))
+}
+
+// A subscription that was cut over has nothing left to do, however often one asks.
+func TestCutoverThatIsDone(t *testing.T) {
+	b := sharedBed(t)
+	store := b.streams()
+	_, err := store.Pause(t.Context(), "cut over at 0/10 of the publisher")
+	require.NoError(t, err)
+	report, err := Cutover(t.Context(), b.cutoverOptions())
+	require.NoError(t, err)
+	require.True(t, report.Done)
+	require.Contains(t, report.Steps[0].Text, "cut over at 0/10 of the publisher at 2")
+	require.Contains(t, report.Text(), "next: point the applications to the target\n")
 }
