@@ -86,6 +86,7 @@ func TestCommandsOfTheDocs(t *testing.T) {
 			}
 			seen++
 			root := newRoot(nil)
+			root.InitDefaultCompletionCmd() // else at its start
 			found, rest, err := root.Find(words)
 			require.NoError(t, err, "%s: pgapply%s", page, line)
 			require.True(t, found.HasParent(), "%s: pgapply%s", page, line)
