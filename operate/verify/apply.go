@@ -48,8 +48,14 @@ func NewRepairer(ctx context.Context, options *Options, origin string) (*Repaire
 	return &Repairer{source: source, target: target}, nil
 }
 
-// Close ends the sessions.
+// Close gives the origin back, and ends the sessions.
 func (r *Repairer) Close() {
+	if !r.target.conn.IsClosed() {
+		ctx, cancel := context.WithTimeout(context.Background(), cancelGrace)
+		defer cancel()
+		// Otherwise the server does, a moment after the session has ended.
+		_, _ = r.target.query(ctx, `SELECT pg_catalog.pg_replication_origin_session_reset()`)
+	}
 	r.source.close()
 	r.target.close()
 }

@@ -84,6 +84,27 @@ func TestOnlyWhatIsPublishedIsCompared(t *testing.T) {
 	require.EqualValues(t, 500, p.verify("f").Rows)
 	p.onTarget(`UPDATE f SET a = 0 WHERE id = 20`, `INSERT INTO f VALUES (2000), (2001)`)
 	require.Equal(t, []string{"different 20: a", "extra 2000"}, p.found("f"))
+
+	// A row that only the target's values leave out is different, and not missing.
+	p.both(`CREATE TABLE g (id int PRIMARY KEY, a int)`, `INSERT INTO g SELECT i, i FROM generate_series(1, 10) i`)
+	p.onSource(`CREATE PUBLICATION q FOR TABLE g WHERE (a > 0) WITH (publish = 'insert')`)
+	p.options.Publications = []string{"q"}
+	p.onTarget(`UPDATE g SET a = -1 WHERE id = 3`, `INSERT INTO g VALUES (11, -1)`)
+	require.Equal(t, []string{"different 3: a"}, p.found("g"))
+}
+
+// The last slice of a table has no end: rows come behind it while others are read.
+func TestSlices(t *testing.T) {
+	c := &comparison{options: &Options{pages: 40}}
+	var got []string
+	for _, s := range c.slices(&relation{parts: []part{{name: "a", pages: 100, ranges: true}, {name: "b", pages: 100}, {name: "c", pages: 40, ranges: true}}}) {
+		got = append(got, s.part+": "+s.condition(&table{}, sourceEnd))
+	}
+	require.Equal(t, []string{
+		"a: ctid >= '(0,0)' AND ctid < '(40,0)'", "a: ctid >= '(40,0)' AND ctid < '(80,0)'", "a: ctid >= '(80,0)'", "b: true", "c: true",
+	}, got)
+	c.options = &Options{RowsPerSecond: 10_000}
+	require.Len(t, c.slices(&relation{parts: []part{{pages: 1000, rows: 100_000, ranges: true}}}), 20, "half a second each, smallestSlice at least: 50 blocks")
 }
 
 func TestTablesThatCannotBeComparedDoNotKeepTheOthers(t *testing.T) {

@@ -66,23 +66,30 @@ func TestRepairSparesWhatIsEqualByThen(t *testing.T) {
 	p := sharedPair(t)
 	p.both(`CREATE TABLE w (id int PRIMARY KEY, a int)`, `INSERT INTO w SELECT i, i FROM generate_series(1, 10) i`)
 	p.onSource(publish)
-	p.onTarget(`UPDATE w SET a = 0 WHERE id = 5`, `INSERT INTO w VALUES (11, 11), (12, 12)`, `UPDATE w SET a = 0 WHERE id = 6`)
+	p.onTarget(`UPDATE w SET a = 0 WHERE id = 5`, `INSERT INTO w VALUES (11, 11), (12, 12), (13, 13)`, `UPDATE w SET a = 0 WHERE id = 6`)
 	name := pgtest.Query(t, p.target, `SELECT current_database()`)
 	p.onTarget(`SELECT pg_replication_origin_create('` + name + `')`)
 	t.Cleanup(func() { pgtest.Exec(t, p.target, `SELECT pg_replication_origin_drop('`+name+`')`) })
-	p.options.Follow = follower(upToDate)
+	repairing := false
+	p.options.Follow = follower(func() (lsn.LSN, bool) {
+		if repairing { // the rows are locked that were there to be locked
+			p.onSource(`INSERT INTO w VALUES (12, 12) ON CONFLICT DO NOTHING`)
+		}
+		return upToDate()
+	})
 	repairer, err := NewRepairer(t.Context(), &p.options, name)
 	require.NoError(t, err)
 	defer repairer.Close()
 	p.options.Repair = func(ctx context.Context, d *Differences) error {
 		p.onSource(`UPDATE w SET a = 0 WHERE id = 5`, `INSERT INTO w VALUES (11, 11)`)
+		repairing = true
 		return repairer.Apply(ctx, d)
 	}
 	report := p.verify("w")
-	require.EqualValues(t, 4, report.Differing)
+	require.EqualValues(t, 5, report.Differing)
 	require.EqualValues(t, 2, report.Repaired)
-	require.EqualValues(t, 2, report.Spared)
-	require.Equal(t, "11|11", pgtest.Query(t, p.target, `SELECT * FROM w WHERE id > 10`))
+	require.EqualValues(t, 3, report.Spared)
+	require.Equal(t, "11|11\n12|12", pgtest.Query(t, p.target, `SELECT * FROM w WHERE id > 10 ORDER BY 1`))
 	require.Equal(t, "0|6", pgtest.Query(t, p.target, `SELECT min(a) FILTER (WHERE id = 5), min(a) FILTER (WHERE id = 6) FROM w`))
 
 	// Without anybody who applies nothing is repaired.
