@@ -41,7 +41,7 @@ func TestPage(t *testing.T) {
 // serve runs a server until the test ends, and returns its address.
 func serve(t *testing.T, options httpd.Options, s *scene) string {
 	t.Helper()
-	server, err := httpd.New(options, s.monitor())
+	server, err := httpd.New(options, s.monitor(t))
 	require.NoError(t, err)
 	for _, sample := range s.history {
 		server.Remember(sample)

@@ -6,7 +6,10 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 
 	"pgapply/apply"
 	"pgapply/apply/state"
@@ -37,34 +40,29 @@ func (s *scene) Status() state.Status {
 func (s *scene) Records() *apply.Records { return s.records }
 func (s *scene) Pulse() time.Time        { return time.Now() }
 
-// monitor is asked once for the publisher.
-func (s *scene) monitor() *monitor.Monitor {
+// monitor has asked the publisher, where there is one.
+func (s *scene) monitor(t *testing.T) *monitor.Monitor {
+	t.Helper()
 	m := monitor.New(s, monitor.Options{
 		Name: s.status.Subscription, Version: "v1.2.3", ReadyLag: time.Minute,
 		AskPublisher: func(context.Context) *operate.PublisherView { return s.publisher },
 	})
-	if s.publisher != nil {
-		ctx, cancel := context.WithCancel(context.Background())
-		s.publisherAsked(m, ctx, cancel)
+	if s.publisher == nil {
+		return m
 	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); m.Run(ctx) }()
+	require.Eventually(t, func() bool {
+		report, ok := m.Status().(*operate.Report)
+		return ok && report.Publisher != nil
+	}, time.Minute, time.Millisecond)
+	cancel()
+	<-ended
 	return m
 }
 
-// publisherAsked runs the monitor until it has asked.
-func (s *scene) publisherAsked(m *monitor.Monitor, ctx context.Context, cancel context.CancelFunc) {
-	ended := make(chan struct{})
-	go func() { defer close(ended); m.Run(ctx) }()
-	for {
-		report, _ := m.Status().(*operate.Report)
-		if report.Publisher != nil {
-			break
-		}
-		time.Sleep(time.Millisecond)
-	}
-	cancel()
-	<-ended
-}
-
+// now is when all scenes play.
 var now = time.Now()
 
 func emptyScene() *scene {
