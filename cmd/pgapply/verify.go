@@ -103,8 +103,8 @@ func line(file *os.File, text func() string) (ended func()) {
 			select {
 			case <-ticker.C:
 				runes := []rune(text())
-				if columns, _, err := term.GetSize(int(file.Fd())); err == nil {
-					runes = runes[:min(len(runes), max(0, columns-1))]
+				if columns, _, err := term.GetSize(int(file.Fd())); err == nil && columns > 0 {
+					runes = runes[:min(len(runes), columns-1)]
 				}
 				say(file, toStart+string(runes)+clear)
 			case <-stop:
