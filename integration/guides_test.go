@@ -25,7 +25,7 @@ import (
 )
 
 // guide is a page of docs that is followed literally: its sh blocks are typed into one
-// shell, one after the other, with PGAPPLY_SOURCE and PGAPPLY_TARGET set.
+// shell, one after the other, with the variables set that a bash block of it sets.
 type guide struct {
 	t      *testing.T
 	blocks []string
@@ -35,7 +35,7 @@ type guide struct {
 
 var shBlock = regexp.MustCompile("(?ms)^```sh\n(.*?)^```$")
 
-func newGuide(t *testing.T, page, source, target string) *guide {
+func newGuide(t *testing.T, page string, variables ...string) *guide {
 	t.Helper()
 	text, err := os.ReadFile("../docs/" + page)
 	require.NoError(t, err)
@@ -52,7 +52,7 @@ func newGuide(t *testing.T, page, source, target string) *guide {
 
 	shell := exec.Command("bash", "-eu", "-o", "pipefail")
 	shell.Dir = t.TempDir()
-	shell.Env = append(environment(), "PATH="+bin+":"+os.Getenv("PATH"), "PGAPPLY_SOURCE="+source, "PGAPPLY_TARGET="+target)
+	shell.Env = append(append(environment(), "PATH="+bin+":"+os.Getenv("PATH")), variables...)
 	reader, writer, err := os.Pipe()
 	require.NoError(t, err)
 	shell.Stdout, shell.Stderr = writer, writer
@@ -112,7 +112,7 @@ func TestTutorial(t *testing.T) {
 	requirePrograms(t)
 	publisher, target := pgtest.Shared(t)
 	source, destination := pgtest.Database(t, publisher), pgtest.Database(t, target)
-	g := newGuide(t, "tutorial.md", source, destination)
+	g := newGuide(t, "tutorial.md", "PGAPPLY_SOURCE="+source, "PGAPPLY_TARGET="+destination)
 	require.Contains(t, g.follow("item = 'tea'"), " Ada  | tea")
 	require.Contains(t, g.follow("while nobody listened"), "500\n")
 	require.Contains(t, g.follow("conflicts show"), "update_missing")
@@ -128,6 +128,34 @@ func requirePrograms(t *testing.T) {
 	for _, name := range []string{"bash", "psql", "pg_dump"} {
 		_, err := exec.LookPath(name)
 		require.NoError(t, err)
+	}
+}
+
+// TestBidirectionalGuide follows docs/bidirectional.md, and goes on where it ends.
+func TestBidirectionalGuide(t *testing.T) {
+	requirePrograms(t)
+	var sides [2]string
+	for i := range sides {
+		sides[i] = pgtest.Database(t, pgtest.Start(t, pgtest.OnMajor(18), pgtest.With("track_commit_timestamp", "on")))
+		pgtest.Exec(t, sides[i], `CREATE TABLE customers (id int PRIMARY KEY, name text)`, `CREATE TABLE orders (id bigserial PRIMARY KEY, item text)`)
+	}
+	pgtest.Exec(t, sides[0], `INSERT INTO customers VALUES (1, 'Ada')`, `INSERT INTO orders (item) SELECT 'old' FROM generate_series(1, 1000)`)
+	g := newGuide(t, "bidirectional.md", "A="+sides[0], "B="+sides[1])
+	both := "1000001|ordered in A\n1000002|ordered in B\n"
+	require.Contains(t, g.follow(""), both+both)
+
+	// The later of two changes wins on both sides, whichever comes first there.
+	earlier, later := pgtest.Open(t, sides[0]), pgtest.Open(t, sides[1])
+	earlier.Exec(`BEGIN`, `UPDATE customers SET name = 'of A'`)
+	later.Exec(`BEGIN`, `UPDATE customers SET name = 'of B'`)
+	earlier.Exec(`COMMIT`)
+	later.Exec(`COMMIT`)
+	g.enter(`pgapply wait --name a_to_b --source "$A" --target "$B" --for current`)
+	g.enter(`pgapply wait --name b_to_a --source "$B" --target "$A" --for current`)
+	g.enter(`kill $(jobs -p) && wait`)
+	for i, side := range sides {
+		require.Equal(t, "1002|of B", pgtest.Query(t, side, `SELECT (SELECT count(*) FROM orders), (SELECT name FROM customers)`))
+		require.Equal(t, fmt.Sprint(i), pgtest.Query(t, side, `SELECT count(*) FROM pgapply.conflict WHERE resolution = 'kept'`), "side %d", i)
 	}
 }
 
@@ -151,7 +179,7 @@ func TestMigrationGuide(t *testing.T) {
 		`INSERT INTO totals VALUES (1, 0, 0), (2, 0, 0)`,
 		`INSERT INTO visits (day, what) SELECT date '2025-12-31' + g % 3, 'x' FROM generate_series(1, 5000) g`)
 
-	g := newGuide(t, "migrate.md", source, target)
+	g := newGuide(t, "migrate.md", "PGAPPLY_SOURCE="+source, "PGAPPLY_TARGET="+target)
 	var at atomic.Pointer[string]
 	at.Store(&source)
 	ctx, stop := context.WithCancel(t.Context())
