@@ -103,8 +103,8 @@ func TestSlices(t *testing.T) {
 	require.Equal(t, []string{
 		"a: ctid >= '(0,0)' AND ctid < '(40,0)'", "a: ctid >= '(40,0)' AND ctid < '(80,0)'", "a: ctid >= '(80,0)'", "b: true", "c: true",
 	}, got)
-	c.options = &Options{RowsPerSecond: 10_000}
-	require.Len(t, c.slices(&relation{parts: []part{{pages: 1000, rows: 100_000, ranges: true}}}), 20, "half a second each, smallestSlice at least: 50 blocks")
+	c.options = &Options{RowsPerSecond: 10_000} // half a second each
+	require.Len(t, c.slices(&relation{parts: []part{{pages: 1000, rows: 100_000, ranges: true}}}), 20)
 }
 
 func TestTablesThatCannotBeComparedDoNotKeepTheOthers(t *testing.T) {
@@ -200,6 +200,18 @@ func TestSumsAreModulo(t *testing.T) {
 	} {
 		require.Equal(t, want, modulo([]byte(text)), text)
 	}
+}
+
+func TestChunksAreLookedAtAsFarAsMemoryGoes(t *testing.T) {
+	list := compareSums([2][]sum{{{3, 1}, {2, 7}, {9, 9}, {1, 1}}, {{3, 2}, {2, 7}, {1, 0}, {0, 0}}})
+	require.Equal(t, []unequal{{0, 3}, {2, 9}, {3, 1}}, list)
+	chunks, rest := some(list, 11)
+	require.Equal(t, []int64{0}, chunks)
+	chunks, rest = some(rest, 1)
+	require.Equal(t, []int64{2}, chunks, "one at least")
+	chunks, rest = some(rest, 1)
+	require.Equal(t, []int64{3}, chunks)
+	require.Empty(t, rest)
 }
 
 func TestKeysAreInOrder(t *testing.T) {

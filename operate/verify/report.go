@@ -44,7 +44,8 @@ type TableReport struct {
 	// Unsettled rows differed whenever they were looked at, and changed in between, or
 	// the target did not get far enough.
 	Unsettled int64 `json:"unsettled"`
-	// Unexamined rows are in chunks that differ, and too many to be looked at.
+	// Unexamined rows are in chunks that differ, and were not looked at, since so many
+	// others differ.
 	Unexamined int64 `json:"unexamined"`
 	// Repaired counts differences that were repaired, Spared those that were none any
 	// more when they were to be.

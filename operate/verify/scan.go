@@ -34,13 +34,17 @@ type slice struct {
 const (
 	// slicePages is how many blocks a statement reads, 128 MiB in the usual size.
 	slicePages = 1 << 14
+	// A smaller table has slicesAtLeast slices, so that progress shows and all sessions have
+	// work, unless they had fewer than fewPages.
+	slicesAtLeast = 16
+	fewPages      = 1 << 10
 	// smallestSlice is worth a statement, also where rows are to be read slowly.
 	smallestSlice = 16
 )
 
 // slices cuts a table into what one statement reads.
 func (c *comparison) slices(r *relation) (all []slice) {
-	step := cmp.Or(c.options.pages, slicePages)
+	step := cmp.Or(c.options.pages, min(slicePages, max(fewPages, r.pages()/slicesAtLeast)))
 	if c.options.RowsPerSecond > 0 {
 		perPage := max(1, r.rows()/max(r.pages(), 1))
 		step = min(step, max(smallestSlice, c.options.RowsPerSecond/perPage/2))
@@ -198,41 +202,52 @@ func texts(fields [][]byte) []string {
 	return list
 }
 
-// maxRows is how many rows of a table are looked at one by one.
-const maxRows = 500_000
+const (
+	// maxRows is how many rows of a table are in memory at a time, to be looked at one by one.
+	maxRows = 500_000
+	// enough is how many differences of a table are worth to be looked for.
+	enough = 100_000
+)
 
-// candidates finds the keys that differ, by the two scans. unexamined is how many rows
-// the chunks have that were not looked at, since there are too many.
-func (c *comparison) candidates(ctx context.Context, t *table, sums [2][]sum) (list []*candidate, unexamined int64, err error) {
-	var differ []int64
-	looked := int64(0)
+// unequal is a chunk whose sums differ, and how many rows it has.
+type unequal struct{ chunk, rows int64 }
+
+// compareSums lists the chunks that differ.
+func compareSums(sums [2][]sum) (list []unequal) {
 	for chunk := range sums[sourceEnd] {
-		theirs, ours := sums[sourceEnd][chunk], sums[targetEnd][chunk]
-		if theirs == ours {
-			continue
-		}
-		if rows := max(theirs.n, ours.n); looked+rows > maxRows && len(differ) > 0 {
-			unexamined += rows
-		} else {
-			looked += rows
-			differ = append(differ, int64(chunk))
+		if theirs, ours := sums[sourceEnd][chunk], sums[targetEnd][chunk]; theirs != ours {
+			list = append(list, unequal{int64(chunk), max(theirs.n, ours.n)})
 		}
 	}
-	if len(differ) == 0 {
-		return nil, 0, nil
+	return list
+}
+
+// some splits off as many chunks as fit into memory, one at least.
+func some(list []unequal, limit int64) (chunks []int64, rest []unequal) {
+	rows := int64(0)
+	for i, u := range list {
+		if rows += u.rows; rows > limit && i > 0 {
+			return chunks, list[i:]
+		}
+		chunks = append(chunks, u.chunk)
 	}
+	return chunks, nil
+}
+
+// candidates finds the keys that differ in these chunks, by what each end has now.
+func (c *comparison) candidates(ctx context.Context, t *table, chunks []int64) (list []*candidate, err error) {
 	var rows [2]map[int64]*keyed
 	group, side := errgroup.WithContext(ctx)
 	for end := range rows {
 		group.Go(func() (err error) {
-			if rows[end], err = c.rowsOf(side, t, end, differ); err != nil {
+			if rows[end], err = c.rowsOf(side, t, end, chunks); err != nil {
 				return &EndError{Target: end == targetEnd, Err: err}
 			}
 			return nil
 		})
 	}
 	if err := group.Wait(); err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	theirs, ours := rows[sourceEnd], rows[targetEnd]
 	for id, k := range theirs {
@@ -245,5 +260,5 @@ func (c *comparison) candidates(ctx context.Context, t *table, sums [2][]sum) (l
 	for id, k := range ours {
 		list = append(list, newCandidate(id, k.values, sum{}))
 	}
-	return list, unexamined, nil
+	return list, nil
 }

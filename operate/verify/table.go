@@ -83,7 +83,7 @@ const (
 	// rowsInChunk is how many rows a chunk should have, maxChunks how many chunks there are
 	// at most: each slice of a table may answer with a row for each of them.
 	rowsInChunk = 256
-	maxChunks   = 1 << 16
+	maxChunks   = 1 << 18
 )
 
 // describe reads what both ends have of the tables, in the order wanted.

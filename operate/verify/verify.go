@@ -43,8 +43,8 @@ type Options struct {
 	// Repair takes the differences of each table, as they are found; nil for none.
 	Repair func(ctx context.Context, differences *Differences) error
 
-	// pages is how many blocks a slice has, for tests; 0 means slicePages.
-	pages int64
+	// pages is how many blocks a slice has, and rows what stands for maxRows, for tests.
+	pages, rows int64
 }
 
 // EndError is an error of one of the servers.
@@ -279,13 +279,27 @@ func (c *comparison) rows(ctx context.Context, t *table, report *TableReport) er
 		report.SourceRows += sums[sourceEnd][chunk].n
 		report.TargetRows += sums[targetEnd][chunk].n
 	}
-	open, unexamined, err := c.candidates(ctx, t, sums)
-	if err != nil {
-		return err
+	var result settled
+	left := compareSums(sums)
+	// Where much is written many chunks differ, and few of their rows.
+	for len(left) > 0 && len(result.differences) < enough {
+		var chunks []int64
+		chunks, left = some(left, cmp.Or(c.options.rows, maxRows))
+		open, err := c.candidates(ctx, t, chunks)
+		if err != nil {
+			return err
+		}
+		found, err := c.settle(ctx, t, open)
+		if err != nil {
+			return err
+		}
+		result.differences = append(result.differences, found.differences...)
+		result.unsettled = append(result.unsettled, found.unsettled...)
+		result.behind = cmp.Or(result.behind, found.behind)
 	}
-	result, err := c.settle(ctx, t, open)
-	if err != nil {
-		return err
+	unexamined := int64(0)
+	for _, u := range left {
+		unexamined += u.rows
 	}
 	slices.SortFunc(result.differences, func(a, b *candidate) int { return compareKeys(a.values, b.values) })
 	report.add(t, &result, unexamined, c.options.Limit)

@@ -118,7 +118,7 @@ func TestEveryDifferenceIsFoundAndNothingElse(t *testing.T) {
 func checkHostile(t *testing.T, p *pair) {
 	p.both(hostile)
 	p.onSource(publish)
-	p.options.pages = 40 // several slices
+	p.options.pages, p.options.rows = 40, 1000 // several slices, and rounds
 	require.Empty(t, p.found("h"))
 	p.onTarget(
 		`UPDATE h SET txt = NULL, small = 0 WHERE id = -2`, `UPDATE h SET num = 1.5 WHERE id = -3`, `UPDATE h SET txt = NULL, ratio = 'NaN' WHERE id = -4`,
