@@ -19,12 +19,8 @@ func (a *attempt) begins(ctx context.Context) (bool, error) {
 	if a.control.store != nil {
 		return false, nil // an earlier attempt has looked
 	}
-	known, err := state.OpenExisting(ctx, a.control.conn, a.options.Name)
-	if err != nil {
-		return true, nil //nolint:nilerr // openState says what is wrong with it, if that is not missing
-	}
-	subscription, err := known.Subscription(ctx)
-	return subscription == nil, targetErrorOrNil(err)
+	known, err := state.Known(ctx, a.control.conn, a.options.Name)
+	return err == nil && !known, nil //nolint:nilerr // openState will say what is wrong
 }
 
 // refuseTables refuses to begin with tables that cannot be copied: that the target lacks,

@@ -92,6 +92,11 @@ func TestMigrationFromVersion1(t *testing.T) {
 		conn := connect(t, uri, "orders")
 		_, err = OpenExisting(t.Context(), conn, "orders")
 		require.Equal(t, &VersionError{Have: 1, Want: Version()}, err, "one who only looks changes nothing")
+		for name, is := range map[string]bool{"orders": true, "others": false} {
+			known, err := Known(t.Context(), conn, name)
+			require.NoError(t, err)
+			require.Equal(t, is, known, name)
+		}
 		store := open(t, uri, "orders")
 		sub, err := store.Subscription(t.Context())
 		require.NoError(t, err)

@@ -61,6 +61,20 @@ func OpenExisting(ctx context.Context, conn *pgx.Conn, name string) (*Store, err
 	return s, s.attach(ctx)
 }
 
+// Known tells whether the state in the database has the subscription, whatever version of
+// the schema it is.
+func Known(ctx context.Context, conn *pgx.Conn, name string) (known bool, err error) {
+	const table = `SELECT pg_catalog.to_regclass('pgapply.subscription') IS NOT NULL`
+	if err := conn.QueryRow(ctx, table).Scan(&known); err != nil || !known {
+		return false, newStore(conn, name).explain(ctx, err)
+	}
+	const row = `SELECT EXISTS (SELECT FROM pgapply.subscription WHERE name = $1)`
+	if err := conn.QueryRow(ctx, row, name).Scan(&known); err != nil {
+		return false, newStore(conn, name).explain(ctx, err)
+	}
+	return known, nil
+}
+
 func newStore(conn *pgx.Conn, name string) *Store {
 	s := &Store{name: name}
 	s.mu.conn = conn

@@ -129,7 +129,12 @@ func TestSnapshotLost(t *testing.T) {
 	pgtest.Exec(t, e.publisher, `create publication p for all tables`)
 	e.options.Jobs = 1
 	e.snapshot()
-	e.recorder.copied = func(Table) error { return e.holder.Close() }
+	e.recorder.copied = func(Table) error {
+		err := e.holder.Close()
+		// Its process takes the snapshot along, a moment later.
+		pgtest.WaitFor(t, e.publisher, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'walsender'`, "0")
+		return err
+	}
 	summary, err := e.copy("a", "b")
 	require.ErrorIs(t, err, ErrSnapshotLost)
 	require.True(t, summary.Tables[0].Copied)
