@@ -37,7 +37,7 @@ Exit code 8 says that a table differs.`,
 			return usageError(cmd, "--duration %s is too short to see anything: give a second or more", options.Duration)
 		}
 		warnAboutVariables(logger, unread(cmd, os.Environ()))
-		options.Log = logger
+		options.Log, options.Version = logger, version
 		options.Out = cmd.OutOrStdout()
 		options.Terminal = onTerminal(cmd.OutOrStdout())
 		err = demo.Run(cmd.Context(), options)

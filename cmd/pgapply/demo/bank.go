@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
 	"pgapply/apply"
@@ -87,7 +86,7 @@ func (b *bank) close() error {
 }
 
 // replication is what the engine is asked to do.
-func (b *bank) replication(log *zap.Logger, say func(string)) apply.Options {
+func (b *bank) replication(demo Options, say func(string)) apply.Options {
 	options := apply.DefaultOptions()
 	options.Name = slot
 	options.Source, options.Target = b.publisher.URI(database), b.target.URI(database)
@@ -100,7 +99,7 @@ func (b *bank) replication(log *zap.Logger, say func(string)) apply.Options {
 			say(fmt.Sprintf("copied     %s in %s, %d ms", counted(c.Rows, "row"), counted(int64(c.Done), "table"), time.Since(began).Milliseconds()))
 		}
 	}
-	options.Log = log
+	options.Log, options.Version = demo.Log, demo.Version
 	return options
 }
 

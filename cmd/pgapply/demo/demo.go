@@ -30,8 +30,9 @@ type Options struct {
 	// Out receives what a person should see; Terminal says that it can rewrite a line.
 	Out      io.Writer
 	Terminal bool
-	// Log receives what the engine has to say.
-	Log *zap.Logger
+	// Log receives what the engine has to say, Version is what its status calls it.
+	Log     *zap.Logger
+	Version string
 }
 
 // DifferenceError says that the two sides do not hold the same rows.
@@ -50,7 +51,7 @@ func Run(ctx context.Context, options Options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, bank.close()) }()
-	engine, err := apply.New(bank.replication(options.Log, out.say))
+	engine, err := apply.New(bank.replication(options, out.say))
 	if err != nil {
 		return err
 	}
