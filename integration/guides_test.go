@@ -29,11 +29,15 @@ import (
 type guide struct {
 	t      *testing.T
 	blocks []string
+	back   string // the block that is marked with this word
 	input  io.Writer
 	lines  *bufio.Scanner
 }
 
-var shBlock = regexp.MustCompile("(?ms)^```sh\n(.*?)^```$")
+var (
+	shBlock   = regexp.MustCompile("(?ms)^```sh\n(.*?)^```$")
+	backBlock = regexp.MustCompile("(?ms)^```sh back\n(.*?)^```$")
+)
 
 func newGuide(t *testing.T, page string, variables ...string) *guide {
 	t.Helper()
@@ -42,6 +46,9 @@ func newGuide(t *testing.T, page string, variables ...string) *guide {
 	g := &guide{t: t}
 	for _, block := range shBlock.FindAllStringSubmatch(string(text), -1) {
 		g.blocks = append(g.blocks, block[1])
+	}
+	if block := backBlock.FindStringSubmatch(string(text)); block != nil {
+		g.back = block[1]
 	}
 	program, err := build()
 	require.NoError(t, err)
@@ -159,16 +166,26 @@ func TestBidirectionalGuide(t *testing.T) {
 	}
 }
 
-// TestMigrationGuide follows docs/migrate.md from 14 to 18, while applications write, and
-// says for how long they could not.
-func TestMigrationGuide(t *testing.T) {
+// migration is docs/migrate.md, followed from 14 to 18 while applications write, up to
+// where what they write on the new server goes back to the old one.
+type migration struct {
+	*guide
+	servers  [2]*cluster.Cluster
+	old, new string
+	at       atomic.Pointer[string] // where applications are pointed at
+	shops    [2]*shop
+	running  sync.WaitGroup
+	stop     context.CancelFunc
+}
+
+func newMigration(t *testing.T) *migration {
 	requirePrograms(t)
-	servers := make([]*cluster.Cluster, 2)
+	m := &migration{}
 	for i, major := range []int{14, 18} {
-		servers[i] = pgtest.Start(t, pgtest.OnMajor(major))
+		m.servers[i] = pgtest.Start(t, pgtest.OnMajor(major))
 	}
-	source, target := pgtest.Database(t, servers[0]), pgtest.Database(t, servers[1])
-	pgtest.Exec(t, source,
+	m.old, m.new = pgtest.Database(t, m.servers[0]), pgtest.Database(t, m.servers[1])
+	pgtest.Exec(t, m.old,
 		`CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, writer int, item text NOT NULL, price numeric, placed timestamptz DEFAULT now(), details jsonb)`,
 		`CREATE TABLE totals (writer int PRIMARY KEY, orders bigint NOT NULL, spent numeric NOT NULL)`,
 		`CREATE TABLE visits (id serial, day date NOT NULL, what text, PRIMARY KEY (id, day)) PARTITION BY RANGE (day)`,
@@ -179,59 +196,84 @@ func TestMigrationGuide(t *testing.T) {
 		`INSERT INTO totals VALUES (1, 0, 0), (2, 0, 0)`,
 		`INSERT INTO visits (day, what) SELECT date '2025-12-31' + g % 3, 'x' FROM generate_series(1, 5000) g`)
 
-	g := newGuide(t, "migrate.md", "PGAPPLY_SOURCE="+source, "PGAPPLY_TARGET="+target)
-	var at atomic.Pointer[string]
-	at.Store(&source)
+	m.guide = newGuide(t, "migrate.md", "PGAPPLY_SOURCE="+m.old, "PGAPPLY_TARGET="+m.new)
+	m.at.Store(&m.old)
 	ctx, stop := context.WithCancel(t.Context())
-	shops := make([]*shop, 2)
-	var running sync.WaitGroup
-	defer running.Wait()
-	defer stop()
-	for i := range shops {
-		shops[i] = &shop{writer: i + 1}
-		running.Go(func() { shops[i].trade(ctx, &at) })
+	m.stop = func() {
+		stop()
+		m.running.Wait()
 	}
-	pgtest.WaitFor(t, source, `SELECT min(orders) > 20 FROM totals`, "t")
-
-	g.follow("--reverse --yes")
-	moved := time.Now()
-	at.Store(&target)
-	pgtest.WaitFor(t, target, `SELECT min(orders) > $1::int8 FROM totals`, "t", max(shops[0].count(), shops[1].count())+20)
-	g.follow("--name pgapply_reverse --source \"$PGAPPLY_TARGET\" --target \"$PGAPPLY_SOURCE\" \\\n")
-	pgtest.WaitFor(t, source, `SELECT min(orders) > $1::int8 FROM totals`, "t", min(shops[0].count(), shops[1].count()))
-	stop()
-	running.Wait()
-	g.follow("")
-
-	for _, shop := range shops {
-		require.NoError(t, shop.broken)
-		down := shop.first.Sub(shop.last)
-		t.Logf("writes: application %d could not write for %.2f s, of which %.2f s were until it was pointed at the new server; %d orders, of which %d on the new server",
-			shop.writer, down.Seconds(), moved.Sub(shop.last).Seconds(), shop.count(), shop.after)
-		// The answer to the last commit on either server may have been lost.
-		for _, uri := range []string{source, target} {
-			require.Equal(t, "t|t", pgtest.Query(t, uri, `SELECT t.orders BETWEEN $2::int8 AND $2::int8 + 2,
-				t.orders = (SELECT count(*) FROM orders o WHERE o.writer = t.writer) FROM totals t WHERE writer = $1::int4`, shop.writer, shop.count()))
-		}
+	t.Cleanup(m.stop)
+	for i := range m.shops {
+		m.shops[i] = &shop{writer: i + 1}
+		m.running.Go(func() { m.shops[i].trade(ctx, &m.at) })
 	}
-	both := `SELECT count(*), sum(hashtext(o::text)::int8), (SELECT count(*) FROM visits) FROM orders o`
-	require.Equal(t, pgtest.Query(t, source, both), pgtest.Query(t, target, both))
-	for _, server := range servers {
+	pgtest.WaitFor(t, m.old, `SELECT min(orders) > 20 FROM totals`, "t")
+	m.follow("--reverse --yes")
+	m.moved(&m.new)
+	m.follow("--origin none")
+	pgtest.WaitFor(t, m.old, `SELECT sum(orders) > $1::int8 FROM totals`, "t", m.orders())
+	return m
+}
+
+// moved points the applications elsewhere, and waits until they write there.
+func (m *migration) moved(to *string) {
+	before := m.orders()
+	m.at.Store(to)
+	pgtest.WaitFor(m.t, *to, `SELECT sum(orders) > $1::int8 FROM totals`, "t", before+40)
+}
+
+// orders are those that the applications were told are committed.
+func (m *migration) orders() int64 { return m.shops[0].orders.Load() + m.shops[1].orders.Load() }
+
+// accounted: whatever the applications were told is committed is there, once. The answer
+// to the last commit on a server may have been lost.
+func (m *migration) accounted(uri string) {
+	m.t.Helper()
+	for _, shop := range m.shops {
+		require.NoError(m.t, shop.broken)
+		m.t.Logf("writes: application %d could not write for %.2f s when it moved; %d orders", shop.writer, shop.down, shop.orders.Load())
+		require.Equal(m.t, "t|t", pgtest.Query(m.t, uri, `SELECT t.orders BETWEEN $2::int8 AND $2::int8 + 3,
+			t.orders = (SELECT count(*) FROM orders o WHERE o.writer = t.writer) FROM totals t WHERE writer = $1::int4`, shop.writer, shop.orders.Load()))
+	}
+}
+
+// TestMigrationGuide follows docs/migrate.md to its end, and says for how long nobody
+// could write.
+func TestMigrationGuide(t *testing.T) {
+	m := newMigration(t)
+	m.follow("pgapply verify --name pgapply_reverse")
+	m.stop()
+	m.enter(`pgapply wait --name pgapply_reverse --source "$PGAPPLY_TARGET" --target "$PGAPPLY_SOURCE" --for current`)
+	m.follow("")
+	m.accounted(m.old)
+	m.accounted(m.new)
+	rows := `SELECT count(*), sum(hashtext(o::text)::int8), (SELECT count(*) FROM visits) FROM orders o`
+	require.Equal(t, pgtest.Query(t, m.old, rows), pgtest.Query(t, m.new, rows))
+	for _, server := range m.servers {
 		require.Equal(t, "0", pgtest.Query(t, server.URI("postgres"), `SELECT count(*) FROM pg_replication_slots`))
 	}
+}
+
+// TestMigrationGuideBack goes back to the old server, with all that was written on the
+// new one.
+func TestMigrationGuideBack(t *testing.T) {
+	m := newMigration(t)
+	m.follow("pgapply verify --name pgapply_reverse")
+	t.Log(m.enter(m.back))
+	m.moved(&m.old)
+	m.stop()
+	m.accounted(m.old)
 }
 
 // shop is an application that places an order every few milliseconds, wherever it is
 // pointed at, and connects again when it has to.
 type shop struct {
-	writer      int
-	before      atomic.Int64 // orders that it was told are committed
-	after       int          // and of these, those on the new server
-	last, first time.Time    // last commit on the old, first on the new server
-	broken      error        // what no application should see
+	writer int
+	orders atomic.Int64 // that it was told are committed
+	down   []float64    // seconds between the last commit on a server and the first on the next
+	broken error        // what no application should see
 }
-
-func (s *shop) count() int64 { return s.before.Load() }
 
 const (
 	readOnly     = "25006" // read_only_sql_transaction
@@ -239,9 +281,10 @@ const (
 )
 
 func (s *shop) trade(ctx context.Context, at *atomic.Pointer[string]) {
-	old := at.Load()
 	pace := time.NewTicker(5 * time.Millisecond)
 	defer pace.Stop()
+	var last time.Time
+	var where *string
 	for ctx.Err() == nil && s.broken == nil {
 		uri := at.Load()
 		conn, err := pgconn.Connect(ctx, *uri)
@@ -255,16 +298,12 @@ func (s *shop) trade(ctx context.Context, at *atomic.Pointer[string]) {
 			if err != nil {
 				break
 			}
-			s.before.Add(1)
-			switch now := time.Now(); {
-			case uri == old:
-				s.last = now
-			case s.after == 0:
-				s.first = now
-				fallthrough
-			default:
-				s.after++
+			s.orders.Add(1)
+			now := time.Now()
+			if where != uri && where != nil {
+				s.down = append(s.down, now.Sub(last).Seconds())
 			}
+			last, where = now, uri
 		}
 		if refused := (*pgconn.PgError)(nil); errors.As(err, &refused) && refused.Code != readOnly && refused.Code != shutdownCode {
 			s.broken = err

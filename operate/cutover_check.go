@@ -173,7 +173,7 @@ func (c *cutover) askTarget(ctx context.Context) ([]Finding, error) {
 		return nil, apply.TargetError(err)
 	}
 	if readOnly {
-		return failure("target", fmt.Sprintf("on the target: ALTER DATABASE %s RESET default_transaction_read_only", quoteIdentifier(c.target.server.Database)),
+		return failure("target", "on the target: "+writableAgain(c.target.server.Database),
 			"its database is read-only for applications"), nil
 	}
 	return ok("target", "PostgreSQL %s, database %s", version(c.target.server.Version), c.target.server.Database), nil

@@ -59,8 +59,12 @@ func (c *cutover) readOnlySQL() string {
 	return "ALTER DATABASE " + quoteIdentifier(c.database) + " SET default_transaction_read_only = on"
 }
 
-func (c *cutover) writableSQL() string {
-	return "ALTER DATABASE " + quoteIdentifier(c.database) + " RESET default_transaction_read_only"
+func (c *cutover) writableSQL() string { return writableAgain(c.database) }
+
+// writableAgain is to be typed in the database itself, where each transaction begins
+// read-only.
+func writableAgain(database string) string {
+	return "BEGIN READ WRITE; ALTER DATABASE " + quoteIdentifier(database) + " RESET default_transaction_read_only; COMMIT"
 }
 
 func quoteIdentifier(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
