@@ -128,6 +128,16 @@ func TestLinksOfTheDocs(t *testing.T) {
 	}
 }
 
+// TestAlertsAreMetrics: what docs/sidecar.md would have one watch is measured.
+func TestAlertsAreMetrics(t *testing.T) {
+	texts := pages(t)
+	names := regexp.MustCompile(`pgapply_[a-z_]+`).FindAllString(texts["docs/sidecar.md"], -1)
+	require.NotEmpty(t, names)
+	for _, name := range names {
+		require.Contains(t, texts["docs/metrics.md"], "| `"+name+"`")
+	}
+}
+
 // TestTroubleshootingQuotesTheCode: each heading of docs/troubleshooting.md is a message
 // that the program has, or a part of one, with ... for what differs.
 func TestTroubleshootingQuotesTheCode(t *testing.T) {
