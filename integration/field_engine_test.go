@@ -1,16 +1,13 @@
 package integration
 
 import (
-	"errors"
 	"fmt"
 	"os/exec"
 	"regexp"
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
-	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -196,24 +193,4 @@ func (e *fieldEngine) finish() {
 func (e *fieldEngine) verb(verb string, flags ...string) (output string, code int) {
 	stdout, stderr, code := shell(e.c.t, slices.Concat([]string{verb}, flags, e.connection())...)
 	return stdout + stderr, code
-}
-
-// programHelp is what the program says about itself: its verbs and the flags of run.
-var programHelp = sync.OnceValues(func() (string, error) {
-	program, err := build()
-	if err != nil {
-		return "", err
-	}
-	path := fmt.Sprintf("/proc/self/fd/%d", program.Fd())
-	verbs, err := exec.Command(path, "--help").Output()
-	flags, flagsErr := exec.Command(path, "run", "--help").Output()
-	return string(verbs) + string(flags), errors.Join(err, flagsErr)
-})
-
-// offers tells whether the program has a verb, or a flag of run such as --binary.
-func offers(t *testing.T, feature string) bool {
-	t.Helper()
-	help, err := programHelp()
-	require.NoError(t, err)
-	return regexp.MustCompile(`(?m)^ +` + regexp.QuoteMeta(feature) + `\b`).MatchString(help)
 }

@@ -79,10 +79,8 @@ func (c *fieldCase) startAgain() {
 
 // resume lets a stopped subscription go on.
 func (c *fieldCase) resume() {
-	if offers(c.t, "resume") {
-		if said, code := c.engine.verb("resume"); code != 0 {
-			c.fail("pgapply resume ends with %d: %s", code, said)
-		}
+	if said, code := c.engine.verb("resume"); code != 0 {
+		c.fail("pgapply resume ends with %d: %s", code, said)
 	}
 	if !c.engine.present().running() {
 		c.engine.launch()
