@@ -100,8 +100,8 @@ const prunePause = time.Hour
 // sweepPause is how often recorded positions that are passed are deleted.
 const sweepPause = 10 * time.Second
 
-// beat writes the status while it changes, at most once a second, and a heartbeat
-// otherwise, until the session is closed or lost. Little changes in the middle of a
+// beat writes the status while it changes, at most once a second, unless the engine has
+// come to another phase, for which people wait, and a heartbeat otherwise, until the session is closed or lost. Little changes in the middle of a
 // transaction: rows count when they are committed, and reading pauses at the memory
 // limit. And it takes turns with what else the session does, such as recording an
 // acknowledgement, which waits for the target's disk.
@@ -134,6 +134,7 @@ func (c *control) beat() {
 		}
 		select {
 		case <-ticker.C:
+		case <-c.engine.moved:
 		case <-c.ctx.Done():
 			return
 		}

@@ -37,6 +37,9 @@ type Engine struct {
 	// poll is how often the state is read for what a person wants, in case nobody
 	// has notified us.
 	poll time.Duration
+	// moved has something when the engine has come to another phase, which the runner's row
+	// is to show at once.
+	moved chan struct{}
 	// streamed is set once a stream has run: from then on only a lost slot ends
 	// the engine, since whatever else is wrong was right before.
 	streamed bool
@@ -80,6 +83,7 @@ func New(options Options) (*Engine, error) {
 	e := &Engine{
 		options: options, log: options.Log,
 		backoff: backoff{first: firstPause, longest: longestPause}, poll: pollPause,
+		moved: make(chan struct{}, 1),
 	}
 	e.mu.status = state.Status{
 		Subscription: options.Name,
@@ -281,6 +285,10 @@ func (e *Engine) phase(phase state.Phase, waitingFor string) {
 	status := &e.mu.status
 	if status.Phase != phase {
 		status.Phase, status.Since = phase, time.Now()
+		select {
+		case e.moved <- struct{}{}:
+		default:
+		}
 	}
 	status.WaitingFor = waitingFor
 }
