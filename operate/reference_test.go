@@ -7,6 +7,7 @@ import (
 	"go/parser"
 	"go/token"
 	"os"
+	"path"
 	"path/filepath"
 	"reflect"
 	"regexp"
@@ -23,11 +24,10 @@ const reference = "../docs/json.md"
 // TestReferenceOfJSON holds docs/json.md to what the code says: names by their tags, and
 // what they mean by the comments on the fields.
 func TestReferenceOfJSON(t *testing.T) {
-	w := &jsonReference{comments: comments(t, ".", "../apply/state"), seen: make(map[reflect.Type]bool)}
+	w := &jsonReference{comments: comments(t, ".", "verify", "../apply/state"), seen: make(map[reflect.Type]bool)}
 	w.text.WriteString(`# JSON
 
-What ` + "`status --json`, `status --all --json`, `check --json` and `wait --json`" + ` print, and /status serves. This page is made
-from the code, and a test holds it to that. Names are stable: some may be added, none is renamed or taken away. Times are
+What the commands print with ` + "`--json`" + `, and what /status serves, which is that of status. This page is made from the code, and a test holds it to that. Names are stable: some may be added, none is renamed or taken away. Times are
 RFC 3339, positions as PostgreSQL writes them. What is marked as optional is left out where there is nothing to say. Each
 heading names the type of an object; a type is described once.
 `)
@@ -36,6 +36,7 @@ heading names the type of an object; a type is described once.
 		value   any
 	}{
 		{"status --json", Report{}}, {"status --all --json", Overview{}}, {"check --json", Checkup{}}, {"wait --json", Waiting{}},
+		{"sequences --json", SequenceReport{}}, {"verify --json", Verification{}}, {"cutover --json", CutoverReport{}},
 	} {
 		fmt.Fprintf(&w.text, "\n## %s\n", root.command)
 		w.object(reflect.TypeOf(root.value))
@@ -57,27 +58,39 @@ type jsonReference struct {
 // object writes a struct, and then those in it.
 func (w *jsonReference) object(t reflect.Type) {
 	w.seen[t] = true
-	fmt.Fprintf(&w.text, "\n### %s\n\n%s\n\n| name | type | meaning |\n|---|---|---|\n", t.Name(), w.comments[t.Name()])
-	var inside []reflect.Type
+	fmt.Fprintf(&w.text, "\n### %s\n\n%s\n\n| name | type | meaning |\n|---|---|---|\n", t.Name(), w.comments[typeName(t)])
+	for _, part := range w.fields(t) {
+		w.object(part)
+	}
+}
+
+// fields writes those of a struct, and of what is embedded in it, and returns the structs
+// in them that are not described yet.
+func (w *jsonReference) fields(t reflect.Type) (inside []reflect.Type) {
 	for field := range t.Fields() {
 		name, options, _ := strings.Cut(field.Tag.Get("json"), ",")
 		if !field.IsExported() || name == "-" {
 			continue
 		}
 		kind, part := describe(field.Type)
+		if field.Anonymous {
+			inside = append(inside, w.fields(part)...)
+			continue
+		}
 		if strings.Contains(options, "omitempty") {
 			kind += ", optional"
 		}
-		fmt.Fprintf(&w.text, "| `%s` | %s | %s |\n", name, kind, inJSON(t, w.comments[t.Name()+"."+field.Name]))
+		fmt.Fprintf(&w.text, "| `%s` | %s | %s |\n", name, kind, inJSON(t, w.comments[typeName(t)+"."+field.Name]))
 		if part != nil && !w.seen[part] {
 			w.seen[part] = true
 			inside = append(inside, part)
 		}
 	}
-	for _, part := range inside {
-		w.object(part)
-	}
+	return inside
 }
+
+// typeName is a type with its package, which is called as its directory.
+func typeName(t reflect.Type) string { return path.Base(t.PkgPath()) + "." + t.Name() }
 
 // inJSON writes the fields that a comment names as JSON has them.
 func inJSON(t reflect.Type, comment string) string {
@@ -127,8 +140,8 @@ func comments(t *testing.T, directories ...string) map[string]string {
 	for _, directory := range directories {
 		files, err := filepath.Glob(directory + "/*.go")
 		require.NoError(t, err)
-		for _, path := range files {
-			file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
+		for _, name := range files {
+			file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
 			require.NoError(t, err)
 			for _, declared := range file.Decls {
 				group, is := declared.(*ast.GenDecl)
@@ -136,15 +149,16 @@ func comments(t *testing.T, directories ...string) map[string]string {
 					continue
 				}
 				for _, spec := range group.Specs {
-					named := spec.(*ast.TypeSpec)
-					structure, is := named.Type.(*ast.StructType)
+					declared := spec.(*ast.TypeSpec)
+					structure, is := declared.Type.(*ast.StructType)
 					if !is {
 						continue
 					}
-					found[named.Name.Name] = line(group.Doc)
+					name := file.Name.Name + "." + declared.Name.Name
+					found[name] = line(group.Doc)
 					for _, field := range structure.Fields.List {
-						for _, name := range field.Names {
-							found[named.Name.Name+"."+name.Name] = line(field.Doc)
+						for _, part := range field.Names {
+							found[name+"."+part.Name] = line(field.Doc)
 						}
 					}
 				}
