@@ -9,7 +9,9 @@ import (
 // The first change of a table has its binding read from the catalogs, which takes a round
 // trip. One must do for all tables of a group, so the catalogs are asked about those that
 // later changes will need too. What they say is used in this group only, and as with any
-// binding, the target transaction fails where it is not so any more: see Session.pin.
+// binding, the target transaction fails where it is not so any more: see Session.pin. Then
+// nothing is foreseen while its transactions are applied exactly, since a change may itself
+// be what changes a later one's table.
 
 // meet says which group's tables load is to ask about; the function that it returns ends
 // that.
@@ -34,7 +36,11 @@ func (s *Session) load(relation *decoder.Relation) (*catalog.Table, error) {
 func (s *Session) foresee(relation *decoder.Relation) error {
 	relations := []*decoder.Relation{relation}
 	wanted := map[*decoder.Relation]bool{relation: true}
-	for _, t := range s.group {
+	group := s.group
+	if s.exact {
+		group = nil
+	}
+	for _, t := range group {
 		for _, other := range t.Relations() {
 			if !wanted[other] && len(relations) < mostForeseen && s.unbound(other) {
 				wanted[other], relations = true, append(relations, other)

@@ -303,7 +303,20 @@ func TestTablesAreForeseen(t *testing.T) {
 	require.Len(t, s.foreseen, 2)
 
 	s, p = submitted(t)
-	s.Send([]*txn.Transaction{p.commit("t 1 0"), p.commit("u 2 0")})
+	group = []*txn.Transaction{p.commit("t 1 0"), p.commit("u 2 0")}
+	s.group = group
+	s.current = group[0]
+	require.NoError(t, s.truncate(group[0].Relations(), &decoder.Truncate{}))
+	require.Nil(t, s.foreseen, "TRUNCATE has changed the catalogs, of partitions too")
+	require.NoError(t, s.rollBack())
+	s.exact = true
+	_, err = s.load(group[0].Relations()[0])
+	require.NoError(t, err)
+	require.Empty(t, s.foreseen, "what is applied exactly sees its own changes")
+	s.exact = false
+	require.NoError(t, s.rollBack())
+
+	s.Send(group)
 	require.Nil(t, s.foreseen)
 	_, _, err = s.Submit(false)
 	require.NoError(t, err)

@@ -54,11 +54,12 @@ func (s *Session) truncate(relations []*decoder.Relation, message *decoder.Trunc
 	if err != nil {
 		return s.failure(decoder.TypeTruncate, named.relation, err)
 	}
-	// TRUNCATE changes a table's catalog row, which would look like somebody else's
-	// doing to pin: the next change binds the table anew.
+	// TRUNCATE changes a table's catalog row, and those of its partitions, which would look
+	// like somebody else's doing to pin: the next change binds the table anew.
 	for _, t := range emptied {
 		s.forget(t)
 	}
+	s.foreseen = nil
 	return nil
 }
 
