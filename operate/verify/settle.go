@@ -86,7 +86,7 @@ func (c *comparison) settle(ctx context.Context, t *table, open []*candidate) (r
 		if result.behind, err = c.follow(ctx, committed, deadline); err != nil {
 			return result, err
 		}
-		if open, err = c.compare(ctx, t, open, &result); err != nil {
+		if open, err = c.compare(ctx, t, open, deadline, &result); err != nil {
 			return result, err
 		}
 		if len(open) > 0 && (result.behind != "" || time.Now().After(deadline)) {
@@ -98,7 +98,7 @@ func (c *comparison) settle(ctx context.Context, t *table, open []*candidate) (r
 }
 
 // compare reads the target, then the publisher once more, and returns what is still open.
-func (c *comparison) compare(ctx context.Context, t *table, open []*candidate, result *settled) (left []*candidate, err error) {
+func (c *comparison) compare(ctx context.Context, t *table, open []*candidate, deadline time.Time, result *settled) (left []*candidate, err error) {
 	local, err := c.look(ctx, t, targetEnd, open)
 	if err != nil {
 		return nil, err
@@ -113,6 +113,13 @@ func (c *comparison) compare(ctx context.Context, t *table, open []*candidate, r
 	if !c.follows() {
 		result.differences = append(result.differences, open...)
 		return nil, nil
+	}
+	hidden, err := c.visible(ctx, t, deadline)
+	if err != nil {
+		return nil, err
+	}
+	if result.behind == "" {
+		result.behind = hidden
 	}
 	after, err := c.look(ctx, t, sourceEnd, open)
 	if err != nil {
