@@ -79,8 +79,18 @@ race: ## Every package but integration under the race detector, with servers whe
 page: internal/httpd/pagetest/node_modules ## The page of --http in headless Chromium (Debian's chromium); screenshots in internal/httpd/pagetest/shots
 	$(GOTEST),page -v -run '^TestPage$$' ./internal/httpd
 
+# Two halves at a time, each with servers of its own: most of these tests wait for servers,
+# one after the other.
 integration: ## The whole engine against real servers of major PG (18)
-	PGAPPLY_TEST_MAJOR=$(PG) $(GOTEST) -timeout 40m ./integration
+	$(GOTEST) -c -o bin/integration.test ./integration
+	@cd integration; \
+	  list=$$(../bin/integration.test -test.list '^Test'); \
+	  half() { \
+	    PGAPPLY_TEST_MAJOR=$(PG) ../bin/integration.test -test.timeout 40m \
+	      -test.run "^($$(awk "/^Test/ && NR % 2 == $$1" <<< "$$list" | paste -sd '|'))\$$"; \
+	  }; \
+	  half 0 & one=$$!; half 1 & other=$$!; \
+	  failed=0; wait $$one || failed=1; wait $$other || failed=1; exit $$failed
 
 matrix: ## Every publisher from 10 on into target 18, and publisher 18 into every target from 14 on
 	PGAPPLY_MATRIX=all $(GOTEST) -timeout 60m -run '^Test(Majors|EveryWayGivesTheSameTables)$$' -v ./integration
