@@ -35,8 +35,13 @@ heading names the type of an object; a type is described once.
 		command string
 		value   any
 	}{
-		{"status --json", Report{}}, {"status --all --json", Overview{}}, {"check --json", Checkup{}}, {"wait --json", Waiting{}},
-		{"sequences --json", SequenceReport{}}, {"verify --json", Verification{}}, {"cutover --json", CutoverReport{}},
+		{"status --json", Report{}},
+		{"status --all --json", Overview{}},
+		{"check --json", Checkup{}},
+		{"wait --json", Waiting{}},
+		{"sequences --json", SequenceReport{}},
+		{"verify --json", Verification{}},
+		{"cutover --json", CutoverReport{}},
 	} {
 		fmt.Fprintf(&w.text, "\n## %s\n", root.command)
 		w.object(reflect.TypeOf(root.value))
