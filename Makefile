@@ -82,6 +82,7 @@ page: internal/httpd/pagetest/node_modules ## The page of --http in headless Chr
 # Two halves at a time, each with servers of its own: most of these tests wait for servers,
 # one after the other.
 integration: ## The whole engine against real servers of major PG (18)
+	@mkdir -p bin
 	$(GOTEST) -c -o bin/integration.test ./integration
 	@cd integration; \
 	  list=$$(../bin/integration.test -test.list '^Test'); \
