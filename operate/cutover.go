@@ -240,7 +240,7 @@ func (c *cutover) waitForLag(ctx context.Context) error {
 		case time.Now().After(deadline):
 			return refused("wait until it is small, raise --max-lag, or see `pgapply status`", "the target is still %s behind after %s, more than --max-lag %s", size(behind), c.options.Timeout, size(c.options.MaxLag))
 		}
-		if err := wait(ctx, lookAgain); err != nil {
+		if err := verify.Pause(ctx, lookAgain); err != nil {
 			return err
 		}
 	}
@@ -256,17 +256,6 @@ func (c *cutover) behind(report *Report) int64 {
 		applied = max(applied, report.Status.Applied)
 	}
 	return behind(applied, report.Publisher.Current)
-}
-
-func wait(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // drain waits until the last change is applied.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pgapply/apply"
+	"pgapply/operate/verify"
 )
 
 // stopWrites makes sure that nobody writes on the publisher any more.
@@ -76,7 +77,7 @@ func (c *cutover) untilGone(ctx context.Context, condition, remedy string) error
 			}
 			return refused(remedy, "writes to the publisher have not ended within %s: %s", c.options.Timeout, firstOf(names))
 		}
-		if err := wait(ctx, lookAgain); err != nil {
+		if err := verify.Pause(ctx, lookAgain); err != nil {
 			return err
 		}
 	}

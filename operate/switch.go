@@ -27,7 +27,7 @@ type Switching struct {
 const (
 	// runnerPatience is how long a runner may take to follow.
 	runnerPatience = 10 * time.Second
-	// lookAgain is how often its status is read meanwhile; it writes once a second.
+	// lookAgain is how often its status is read meanwhile; it writes when its phase changes.
 	lookAgain = 200 * time.Millisecond
 )
 

@@ -36,9 +36,13 @@ func (db *database) session(worker int) *session {
 	return &session{db: db, worker: worker, writes: map[int]int{}}
 }
 
-// elapse lets virtual time pass in the bubble, as a statement or a message takes some. It
-// orders what happens and waits for nothing: no real time goes by.
-func elapse(latency time.Duration) { time.Sleep(latency) }
+// elapse waits for the timer of a statement, or a message, on the virtual clock of the
+// bubble: it orders what happens, and no real time goes by.
+func elapse(latency time.Duration) {
+	if latency > 0 {
+		<-time.After(latency)
+	}
+}
 
 // apply makes a change whose result depends on all changes of the row before it.
 func (s *session) apply(c change) error {

@@ -26,7 +26,7 @@ func (l *limiter) wait(ctx context.Context) error {
 	if left <= 0 {
 		return nil
 	}
-	return pause(ctx, left)
+	return Pause(ctx, left)
 }
 
 // read says that so many rows were read.
@@ -42,7 +42,8 @@ func (l *limiter) read(rows int64) {
 	l.free = l.free.Add(time.Duration(float64(rows) / float64(l.rowsPerSecond) * float64(time.Second)))
 }
 
-func pause(ctx context.Context, d time.Duration) error {
+// Pause waits for a time, or until ctx ends, whose error it returns then.
+func Pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

@@ -222,7 +222,7 @@ func (c *comparison) follow(ctx context.Context, m moment, deadline time.Time) (
 		case time.Now().After(deadline):
 			return fmt.Sprintf("the subscription has applied changes up to %s, and did not get to %s within %s", applied, m.end, c.options.Patience), nil
 		}
-		if err := pause(ctx, lookAgain); err != nil {
+		if err := Pause(ctx, lookAgain); err != nil {
 			return "", err
 		}
 	}

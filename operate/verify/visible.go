@@ -25,7 +25,7 @@ func (c *comparison) visible(ctx context.Context, t *table, deadline time.Time) 
 				return fmt.Sprintf("the transaction of process %s on the publisher, which writes to the table, has not ended within %s", pid, c.options.Patience), nil
 			}
 		}
-		if err := pause(ctx, lookAgain); err != nil {
+		if err := Pause(ctx, lookAgain); err != nil {
 			return "", err
 		}
 		now, err := c.writers(ctx, t)
