@@ -39,14 +39,18 @@ func startBackend(t *testing.T) *backend {
 	})
 	t.Cleanup(func() {
 		listener.Close()
-		b.mu.Lock()
-		for _, conn := range b.conns {
-			conn.Close()
-		}
-		b.mu.Unlock()
+		b.hangUp()
 		b.running.Wait()
 	})
 	return b
+}
+
+func (b *backend) hangUp() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, conn := range b.conns {
+		conn.Close()
+	}
 }
 
 func (b *backend) commands() []string {
@@ -99,8 +103,16 @@ func (b *backend) serve(conn net.Conn) {
 		}
 		switch m := message.(type) {
 		case *pgproto3.Query:
+			if commands(m.String)[0] == "START_REPLICATION" {
+				server.Send(&pgproto3.CopyBothResponse{})
+				break
+			}
 			run(m.String)
 			server.Send(ready)
+		case *pgproto3.CopyData:
+			if m.Data[0] == 'r' {
+				run("STATUS_UPDATE")
+			}
 		case *pgproto3.Parse:
 			prepared[m.Name] = m.Query
 			server.Send(&pgproto3.ParseComplete{})

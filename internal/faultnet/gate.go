@@ -14,17 +14,31 @@ func newGate() *gate {
 	return g
 }
 
-func (g *gate) stall() {
+// stall returns what ends it, unless somebody has ended it, and stalled anew, since.
+func (g *gate) stall() (end func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if isClosed(g.opened) {
 		g.opened = make(chan struct{})
+	}
+	held := g.opened
+	return func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if g.opened == held {
+			g.release()
+		}
 	}
 }
 
 func (g *gate) resume() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.release()
+}
+
+// release opens the gate; g.mu is held.
+func (g *gate) release() {
 	if !isClosed(g.opened) {
 		close(g.opened)
 	}

@@ -91,7 +91,7 @@ func (l *line) next() ([]byte, error) {
 		if !ok {
 			return nil, io.EOF
 		}
-		if !l.rests(time.Until(c.due)) {
+		if !rests(time.Until(c.due), l.done) {
 			return nil, io.EOF
 		}
 		l.held.Add(-int64(len(c.data)))
@@ -102,20 +102,5 @@ func (l *line) next() ([]byte, error) {
 		return c.data, nil
 	case <-l.done:
 		return nil, io.EOF
-	}
-}
-
-// rests waits, and reports false when the session ended first.
-func (l *line) rests(wait time.Duration) bool {
-	if wait <= 0 {
-		return true
-	}
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-l.done:
-		return false
 	}
 }

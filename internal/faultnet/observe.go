@@ -6,12 +6,14 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// interesting tells whether a client's message says which statement runs, or gets
-// an answer of its own.
-func interesting(kind byte) bool {
+// interesting tells whether a client's message says which statement runs, gets an
+// answer of its own, or may be a status update.
+func (s *session) interesting(kind byte) bool {
 	switch kind {
 	case 'P', 'B', 'E', 'Q', 'S', 'F':
 		return true
+	case 'd':
+		return s.streams.Load() // else rows of a COPY
 	}
 	return false
 }
@@ -44,8 +46,12 @@ func (s *session) observe(kind byte, body []byte) (*Fault, error) {
 			return nil, fmt.Errorf("message Query: %w", err)
 		}
 		return s.expect(kind, commands(m.String)), nil
+	case 'd': // CopyData
+		if len(body) > 0 && body[0] == 'r' {
+			return s.proxy.count(StatusUpdate), nil
+		}
 	default: // Sync, FunctionCall: answered by ReadyForQuery
-		s.rearm(s.requests.add(request{kind: kind})...)
+		s.proxy.rearm(s.requests.add(request{kind: kind})...)
 	}
 	return nil, nil
 }
@@ -63,9 +69,9 @@ func (s *session) expect(kind byte, names []string) *Fault {
 		case due == nil:
 			due = fault
 		default:
-			s.proxy.arm(fault) // one cut is all this message can take
+			s.proxy.rearm(fault) // one fault is all this message can take
 		}
 	}
-	s.rearm(s.requests.add(r)...)
+	s.proxy.rearm(s.requests.add(r)...)
 	return due
 }

@@ -6,11 +6,16 @@
 // reply never came. So the proxy reads frames, knows which statement each request
 // runs and which request each reply answers, and cuts there.
 //
-//	client --> line (delay) --> pump: gate, count commands, cut --> server
-//	client <-- pump: gate, match replies, cut <-- line (delay) <-- server
+//	client --> line (delay) --> pump: gate, count commands, cut --> trickle --> server
+//	client <-- trickle <-- pump: gate, match replies, cut <-- line (delay) <-- server
 //
-// Everything it forwards, it forwards unchanged. It does not speak TLS: it
-// declines encryption on the server's behalf, as a server without ssl does.
+// What happens when is said by methods, or by a script such as
+//
+//	after COMMIT 3: reset, refuse for 1s
+//
+// Everything it forwards, it forwards once and unchanged, unless a [Rewriter] is asked for
+// that makes of a good publisher a bad one. It does not speak TLS: it declines encryption
+// on the server's behalf, as a server without ssl does.
 package faultnet
 
 import (
@@ -19,7 +24,6 @@ import (
 	"net"
 	"net/url"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -38,18 +42,22 @@ const (
 type Proxy struct {
 	upstream string
 	listener *net.TCPListener
-	running  sync.WaitGroup // accept loop and sessions
+	running  sync.WaitGroup // accept loop, sessions, and the timers of what lasts
+	closed   chan struct{}  // by Close, under mu
 
-	delay      atomic.Int64 // time.Duration
+	delay      setting // time.Duration
+	refusing   setting
 	fromClient *gate
 	fromServer *gate
+	clientRate setting // bytes a second
+	serverRate setting
 
 	mu struct {
 		sync.Mutex
-		closed   bool
-		refusing bool
 		sessions map[*session]struct{}
 		armed    []*Fault
+		era      int
+		rewrite  func() Rewriter
 	}
 }
 
@@ -60,7 +68,7 @@ func Listen(upstream string) (*Proxy, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for a fault proxy of %s: %w", upstream, err)
 	}
-	p := &Proxy{upstream: upstream, listener: listener, fromClient: newGate(), fromServer: newGate()}
+	p := &Proxy{upstream: upstream, listener: listener, closed: make(chan struct{}), fromClient: newGate(), fromServer: newGate()}
 	p.mu.sessions = make(map[*session]struct{})
 	p.running.Go(p.accept)
 	return p, nil
@@ -86,7 +94,7 @@ func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 
 // Delay holds back everything that arrives from now on by d, in each direction,
 // as a long link does: it costs latency, not throughput.
-func (p *Proxy) Delay(d time.Duration) { p.delay.Store(int64(d)) }
+func (p *Proxy) Delay(d time.Duration) { p.delay.set(int64(d)) }
 
 // Stall stops forwarding in the given directions, and keeps the connections open.
 func (p *Proxy) Stall(which Direction) {
@@ -113,24 +121,31 @@ func (p *Proxy) gates(which Direction) []*gate {
 	return gates
 }
 
-// Refuse makes the proxy hang up on each new connection, until Accept.
-func (p *Proxy) Refuse() { p.refuse(true) }
-
-// Accept ends a Refuse.
-func (p *Proxy) Accept() { p.refuse(false) }
-
-func (p *Proxy) refuse(refusing bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.mu.refusing = refusing
+func (p *Proxy) rates(which Direction) []*setting {
+	var rates []*setting
+	if which&FromClient != 0 {
+		rates = append(rates, &p.clientRate)
+	}
+	if which&FromServer != 0 {
+		rates = append(rates, &p.serverRate)
+	}
+	return rates
 }
 
+// Refuse makes the proxy hang up on each new connection, until Accept.
+func (p *Proxy) Refuse() { p.refusing.set(1) }
+
+// Accept ends a Refuse.
+func (p *Proxy) Accept() { p.refusing.set(0) }
+
 // DropAll cuts every open connection now.
-func (p *Proxy) DropAll() {
+func (p *Proxy) DropAll() { p.each((*session).cut) }
+
+func (p *Proxy) each(do func(*session)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for s := range p.mu.sessions {
-		s.cut()
+		do(s)
 	}
 }
 
@@ -145,7 +160,9 @@ func (p *Proxy) Connections() int {
 // the proxy.
 func (p *Proxy) Close() {
 	p.mu.Lock()
-	p.mu.closed = true
+	if !isClosed(p.closed) {
+		close(p.closed)
+	}
 	p.mu.Unlock()
 	p.listener.Close()
 	p.DropAll()
@@ -180,7 +197,7 @@ func (p *Proxy) serve(client *net.TCPConn) {
 func (p *Proxy) admit(s *session) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.mu.closed || p.mu.refusing {
+	if isClosed(p.closed) || p.refusing.get() != 0 {
 		return false
 	}
 	p.mu.sessions[s] = struct{}{}

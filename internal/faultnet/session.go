@@ -12,7 +12,8 @@ import (
 
 // session is one proxied connection: two lines that read, two pumps that forward
 // frames. It ends as a whole: when one side ends, what that side sent is forwarded,
-// and both connections are closed. Only a cut After lets the server end by itself.
+// and both connections are closed. Only an end After lets the server end by itself, and
+// a muted one lasts until the client leaves.
 type session struct {
 	proxy          *Proxy
 	client, server *net.TCPConn
@@ -23,9 +24,12 @@ type session struct {
 	prepared map[string][]string // commands of prepared statements, by name
 	portals  map[string][]string // commands of portals, by name
 
-	// Both pumps share these two.
-	requests requests
-	orphaned atomic.Bool // by a cut After: the client is gone, the server works on
+	// Both pumps share these.
+	requests  requests
+	orphaned  atomic.Bool // by an end After: the client is gone, the server works on
+	muted     atomic.Bool // what the server sends is read and dropped
+	streams   atomic.Bool // the server streams: CopyData of the client are status updates
+	rewriting rewriting
 }
 
 func newSession(p *Proxy, client, server *net.TCPConn) *session {
@@ -48,35 +52,52 @@ func (s *session) cut() {
 	})
 }
 
+// reset is cut with a reset in place of an orderly end.
+func (s *session) reset() {
+	_ = s.client.SetLinger(0)
+	_ = s.server.SetLinger(0)
+	s.cut()
+}
+
+// mute lets the client hear nothing of the server any more. What was sent to it is
+// neither taken back nor held up.
+func (s *session) mute() { s.muted.Store(true) }
+
 // run forwards until the session ends, and waits for its goroutines.
 func (s *session) run() {
-	delay := func() time.Duration { return time.Duration(s.proxy.delay.Load()) }
+	delay := func() time.Duration { return time.Duration(s.proxy.delay.get()) }
 	var all sync.WaitGroup
-	pump := func(from, to *net.TCPConn, g *gate, forward func(*wire) error) {
+	pump := func(from, to *net.TCPConn, g *gate, rate *setting, forward func(*wire) error) {
 		l := newLine(delay, s.done)
 		all.Go(func() { l.fill(from) })
-		w := &wire{gate: g, done: s.done, in: bufio.NewReaderSize(l, lineChunk), out: bufio.NewWriterSize(to, lineChunk)}
+		slowly := &trickle{to: to, rate: rate, done: s.done}
+		w := &wire{gate: g, done: s.done, in: bufio.NewReaderSize(l, lineChunk), out: bufio.NewWriterSize(slowly, lineChunk)}
 		all.Go(func() {
 			defer s.cut()
 			_ = forward(w) // why a connection ended is its two ends' business
 		})
 	}
-	pump(s.client, s.server, s.proxy.fromClient, s.forwardClient)
-	pump(s.server, s.client, s.proxy.fromServer, s.forwardServer)
+	pump(s.client, s.server, s.proxy.fromClient, &s.proxy.clientRate, s.forwardClient)
+	pump(s.server, s.client, s.proxy.fromServer, &s.proxy.serverRate, s.forwardServer)
 	all.Wait()
-	s.rearm(s.requests.abandon()...)
+	s.proxy.rearm(s.requests.abandon()...)
 }
 
-// rearm lets faults wait for the next statement.
-func (s *session) rearm(skipped ...*Fault) {
-	for _, f := range skipped {
-		s.proxy.arm(f)
-	}
-}
-
-// forwardClient forwards what the client sends, counts statements, and cuts before
-// or after the one that a fault waits for.
+// forwardClient forwards what the client sends. A server that is gone does not end a
+// muted session: the client would hear of it.
 func (s *session) forwardClient(w *wire) error {
+	err := s.forwardRequests(w)
+	switch {
+	case s.orphaned.Load():
+		<-s.done
+	case s.muted.Load():
+		_, err = io.Copy(io.Discard, w.in)
+	}
+	return err
+}
+
+// forwardRequests counts statements, and lets happen what waits for them.
+func (s *session) forwardRequests(w *wire) error {
 	if err := s.forwardStartup(w); err != nil {
 		return err
 	}
@@ -85,7 +106,7 @@ func (s *session) forwardClient(w *wire) error {
 		if err != nil {
 			return err
 		}
-		if !interesting(f.kind) {
+		if !s.interesting(f.kind) {
 			if err := w.copy(f); err != nil {
 				return err
 			}
@@ -100,61 +121,114 @@ func (s *session) forwardClient(w *wire) error {
 			return err
 		}
 		if fault != nil && fault.point == Before {
-			return s.fire(fault)
-		}
-		err = w.write(f, body)
-		if fault == nil {
-			if err != nil {
+			if err := s.strike(w, fault); err != nil {
 				return err
 			}
-			continue
 		}
-		if err := errors.Join(err, w.out.Flush()); err != nil {
-			s.rearm(fault) // the server is gone and has not seen it
+		if rewriter := s.rewriting.get(); rewriter != nil && f.kind == 'd' {
+			rewriter.Client(append(f.head[:], body...))
+		}
+		err = w.write(f, body)
+		if fault != nil && fault.point == After {
+			if err := errors.Join(err, w.out.Flush()); err != nil {
+				s.proxy.rearm(fault) // the server is gone and has not seen it
+				return err
+			}
+			if err := s.strike(w, fault); err != nil {
+				return err
+			}
+		}
+		if err != nil {
 			return err
 		}
-		// The server must not be disturbed: with its connection reset it might end
-		// before it runs what it was sent. It sees the end of the input behind it.
-		s.orphaned.Store(true)
-		s.client.Close()
-		_ = s.server.CloseWrite()
-		close(fault.fired)
-		<-s.done
-		return errCut
 	}
 }
 
-// forwardServer forwards what the server sends, and cuts in place of the reply that
-// a fault waits for.
+// forwardServer forwards what the server sends.
 func (s *session) forwardServer(w *wire) error {
 	err := s.forwardReplies(w)
-	if s.orphaned.Load() {
+	switch {
+	case s.orphaned.Load():
 		_, err = io.Copy(io.Discard, w.in)
+	case s.muted.Load():
+		<-s.done
 	}
 	return err
 }
 
+// forwardReplies lets happen, in place of a reply, what waits for it.
 func (s *session) forwardReplies(w *wire) error {
 	for {
 		f, err := w.next()
 		if err != nil {
 			return err
 		}
+		rewriter := s.rewriting.get() // not yet, for the one that begins the stream
+		switch f.kind {
+		case 'W': // CopyBothResponse
+			s.streams.Store(true)
+			s.begin()
+		case 'Z': // ReadyForQuery
+			s.streams.Store(false)
+		}
 		fault, skipped := s.requests.answered(f.kind)
-		s.rearm(skipped...)
+		s.proxy.rearm(skipped...)
 		if fault != nil {
 			_ = w.out.Flush() // a client that is gone will not learn the reply either
-			return s.fire(fault)
+			if err := s.strike(w, fault); err != nil {
+				return err
+			}
 		}
-		if err := w.copy(f); err != nil {
+		switch {
+		case s.muted.Load():
+			err = w.drop(f)
+		case rewriter != nil:
+			err = w.rewrite(f, rewriter)
+		default:
+			err = w.copy(f)
+		}
+		if err != nil {
 			return err
 		}
 	}
 }
 
-// fire cuts the session, and then says so.
-func (s *session) fire(f *Fault) error {
-	s.cut()
-	close(f.fired)
+// strike does what a fault does, to the proxy first: a connection that is cut finds the
+// proxy as it is to be. errCut ends the pump of a connection that is gone.
+func (s *session) strike(w *wire, f *Fault) error {
+	defer close(f.fired)
+	var ending *Action
+	for i, action := range f.actions {
+		switch {
+		case action.ends():
+			ending = &f.actions[i]
+		case action.onConnection():
+			s.mute()
+		default:
+			s.proxy.Do(action)
+		}
+	}
+	switch {
+	case ending == nil:
+		return w.pass() // what was stalled begins here
+	case f.point == After:
+		s.orphan(ending.Verb == Reset)
+	case ending.Verb == Reset:
+		s.reset()
+	default:
+		s.cut()
+	}
 	return errCut
+}
+
+// orphan ends the client's connection and lets the server be. It must not be disturbed:
+// with its connection reset it might end before it runs what it was sent. It sees the
+// end of the input behind it.
+func (s *session) orphan(reset bool) {
+	s.orphaned.Store(true)
+	if reset {
+		_ = s.client.SetLinger(0)
+	}
+	s.client.Close()
+	_ = s.server.CloseWrite()
 }

@@ -98,3 +98,9 @@ func (w *wire) copy(f frame) error {
 	_, err := io.CopyN(w.out, w.in, int64(f.size))
 	return err
 }
+
+// drop reads the body of a frame and forwards nothing of it.
+func (w *wire) drop(f frame) error {
+	_, err := io.CopyN(io.Discard, w.in, int64(f.size))
+	return err
+}
