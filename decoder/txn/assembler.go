@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"pgapply/decoder"
+	"pgapply/internal/lsn"
 )
 
 // Options of an Assembler.
@@ -40,7 +41,9 @@ type Assembler struct {
 
 	completed uint64 // transactions that were complete
 
-	fresh []Transaction // for those that will begin
+	fresh []Transaction          // for those that will begin
+	page  *page                  // for the changes of small ones; nil before the first
+	head  [recordHeader + 1]byte // of a record that goes to a file
 
 	broken        error // returned by every Add from then on
 	openStreams   atomic.Int64
@@ -100,6 +103,15 @@ func (a *Assembler) Add(frame []byte) (*Transaction, error) {
 // Completed is how many transactions Add has returned: the Sequence of the last.
 func (a *Assembler) Completed() uint64 { return a.completed }
 
+// Announced is where the transaction that arrives now commits, by its BEGIN; zero between
+// transactions, and in those that are prepared or streamed.
+func (a *Assembler) Announced() lsn.LSN {
+	if a.state != inTransaction {
+		return 0
+	}
+	return a.current.FinalLSN
+}
+
 // Close drops all transactions that are not complete and removes their files.
 // Transactions that Add has returned are not touched.
 func (a *Assembler) Close() error {
@@ -111,6 +123,7 @@ func (a *Assembler) Close() error {
 	for _, stream := range a.streams {
 		faults = append(faults, a.drop(stream))
 	}
+	a.leavePage()
 	a.current = nil
 	clear(a.streams)
 	a.openStreams.Store(0)

@@ -92,7 +92,7 @@ func (o *assembly) cut(begin mark, b *Budget) (freed int64, err error) {
 // needs is about what the transaction takes beside the memory of its tape, in
 // bytes.
 func (o *assembly) needs() int64 {
-	const transaction, entry, mark = 640, 8, 80
+	const transaction, entry, mark = 400, 8, 80
 	size := transaction + entry*int64(cap(o.relations.relations)) + mark*int64(cap(o.marks)) + o.open.needs()
 	if o.overlay != nil {
 		size += o.overlay.size

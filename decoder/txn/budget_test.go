@@ -75,8 +75,8 @@ func TestWaitEndsWithItsContext(t *testing.T) {
 func TestReleaseGivesMemoryBack(t *testing.T) {
 	b := NewBudget(10_000)
 	a := NewAssembler(Options{Budget: b})
-	first := inserts(t, a, 7, 1, 6000)
-	require.Greater(t, b.Used(), int64(16<<10))
+	first := inserts(t, a, 7, 1, 20<<10) // a chunk of its own, of 64 KiB
+	require.Greater(t, b.Used(), int64(64<<10))
 	second := inserts(t, a, 8, 1, 10)
 	used := b.Used()
 	require.Error(t, b.Wait(cancelled(t)), "a large transaction holds the reader back")

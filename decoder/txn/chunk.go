@@ -18,7 +18,10 @@ const (
 
 // chunk is a piece of memory that holds whole records. Its length is what is
 // used of it; it never grows beyond its capacity.
-type chunk struct{ data []byte }
+type chunk struct {
+	data []byte
+	page *page // that the memory is a part of; nil for a piece of its own
+}
 
 func (c *chunk) capacity() int64 { return int64(cap(c.data)) }
 
@@ -46,6 +49,7 @@ func sizeClass(size int) int {
 // does. Safe for concurrent use; the zero value is ready.
 type recycler struct {
 	chunks   [chunkSizes]sync.Pool
+	pages    sync.Pool
 	decoders sync.Pool
 }
 
@@ -64,6 +68,11 @@ func (r *recycler) newChunk(size int) *chunk {
 func (r *recycler) freeChunk(c *chunk) {
 	if invariant.Enabled {
 		poison(c.data)
+	}
+	if shared := c.page; shared != nil {
+		*c = chunk{}
+		shared.leave(r)
+		return
 	}
 	if cap(c.data) > largestChunk {
 		return

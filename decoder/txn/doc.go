@@ -4,7 +4,7 @@
 //	frame ->Add-+                                                 +-> *Transaction -> Changes -> Release
 //	            +-- streamed  S .. E  S .. E  A  S .. E  c or p --+
 //	                               |
-//	                             tape: chunks of memory | spool file
+//	                             tape: page | chunks of memory | spool file
 //	                               |
 //	          Streams are told of an Open -> Follow -> Follower, on any goroutine
 //

@@ -58,7 +58,7 @@ func (a *Assembler) store(xid, relation uint32, frame []byte) error {
 func (a *Assembler) writeThrough(o *assembly, change *record) error {
 	o.open.lock()
 	defer o.open.unlock()
-	return spoolFault(o, o.tape.writeThrough(change, a.budget))
+	return spoolFault(o, o.tape.writeThrough(change, a.budget, &a.head))
 }
 
 // xidSize is what a stream block inserts into the frame of a change, after the
@@ -75,7 +75,11 @@ func (a *Assembler) makeRoom(o *assembly, size int) (bool, error) {
 		}
 	}
 	for {
-		capacity := o.tape.nextChunk(size)
+		shared := a.share(o, size)
+		capacity := int64(shared)
+		if shared == 0 {
+			capacity = o.tape.nextChunk(size)
+		}
 		if a.spool == nil {
 			a.budget.charge(capacity)
 		} else if !a.budget.reserve(capacity) {
@@ -89,9 +93,48 @@ func (a *Assembler) makeRoom(o *assembly, size int) (bool, error) {
 			continue
 		}
 		o.open.lock()
-		o.tape.grow(capacity, &a.budget.recycler)
+		switch {
+		case shared == 0:
+			o.tape.grow(capacity, &a.budget.recycler)
+		case len(o.tape.chunks) == 0:
+			a.page.begin(&o.tape, shared)
+		default:
+			a.page.extend(&o.tape, shared)
+		}
 		o.open.unlock()
 		return true, nil
+	}
+}
+
+// share is how much more of the page the transaction gets for a record of size bytes, or 0
+// where a chunk of its own is due.
+func (a *Assembler) share(o *assembly, size int) int {
+	if o != &a.plain || size > pageSize {
+		return 0
+	}
+	tape := &o.tape
+	switch {
+	case len(tape.chunks) == 0:
+		if a.page.room() < size {
+			a.leavePage()
+			a.page = a.budget.recycler.newPage()
+		}
+		return min(a.page.room(), max(size, smallestChunk))
+	case tape.last() == &tape.first:
+		has := cap(tape.first.data)
+		missing := size - (has - len(tape.first.data))
+		if missing <= a.page.room() {
+			return min(a.page.room(), max(missing, has))
+		}
+	}
+	return 0
+}
+
+// leavePage ends the use of the page that small transactions are put into.
+func (a *Assembler) leavePage() {
+	if a.page != nil {
+		a.page.leave(&a.budget.recycler)
+		a.page = nil
 	}
 }
 
@@ -183,6 +226,9 @@ func (a *Assembler) complete(o *assembly) *Transaction {
 	a.completed++
 	o.Sequence = a.completed
 	o.open.lock()
+	if tape.first.page != nil {
+		a.budget.charge(-a.page.trim(tape))
+	}
 	a.budget.complete(o.bookkeeping+tape.memory+o.open.buffered(), tape.files())
 	o.open.end(ready)
 	o.open.unlock()

@@ -66,8 +66,8 @@ type tape struct {
 	file   SpoolFile
 	chunks []*chunk
 	memory int64 // capacity of the chunks
-	few    [2]*chunk
-	writes [recordHeader + 1]byte // the head that writeThrough passes to the file
+	first  chunk // the one in a page, if there is one
+	few    [1]*chunk
 }
 
 // last returns the chunk that the next record goes to if it fits.
@@ -102,17 +102,22 @@ func (t *tape) nextChunk(size int) int64 {
 
 // grow adds a chunk of that capacity.
 func (t *tape) grow(capacity int64, r *recycler) {
+	t.add(r.newChunk(int(capacity)))
+}
+
+func (t *tape) add(c *chunk) {
 	if t.chunks == nil {
 		t.chunks = t.few[:0]
 	}
-	t.chunks = append(t.chunks, r.newChunk(int(capacity)))
-	t.memory += capacity
+	t.chunks = append(t.chunks, c)
+	t.memory += c.capacity()
 }
 
-// writeThrough appends a record to the file. No chunk may be left.
-func (t *tape) writeThrough(r *record, b *Budget) error {
+// writeThrough appends a record to the file, its head by way of the scratch. No chunk may
+// be left.
+func (t *tape) writeThrough(r *record, b *Budget, scratch *[recordHeader + 1]byte) error {
 	invariant.Check(len(t.chunks) == 0, "a record overtakes %d chunks", len(t.chunks))
-	if err := t.write(b, r.head(t.writes[:0]), r.body); err != nil {
+	if err := t.write(b, r.head(scratch[:0]), r.body); err != nil {
 		return err
 	}
 	t.size = t.stored

@@ -196,3 +196,11 @@ func TestDescriptionsAreShared(t *testing.T) {
 	require.Same(t, relation(streamed), relation(plain[0]))
 	require.Same(t, relation(streamed), relation(plain[1]))
 }
+
+// reusedSpool has one file in memory of its own that is used again and again.
+type reusedSpool struct{ file memoryFile }
+
+func (s *reusedSpool) create() (SpoolFile, error) {
+	s.file = memoryFile{data: s.file.data[:0]}
+	return &s.file, nil
+}
