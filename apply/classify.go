@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"pgapply/apply/stream"
 	"pgapply/apply/target"
 	"pgapply/decoder"
 	"pgapply/decoder/txn"
@@ -41,7 +42,9 @@ func classify(err error) *Error {
 func isStream(err error) bool {
 	_, format := errors.AsType[*decoder.FormatError](err)
 	_, protocol := errors.AsType[*txn.ProtocolError](err)
-	return format || protocol
+	_, position := errors.AsType[*stream.PositionError](err)
+	_, frame := errors.AsType[*source.FrameError](err)
+	return format || protocol || position || frame
 }
 
 // passes tells the SQLSTATEs that another try alone can cure: serialization and

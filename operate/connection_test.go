@@ -19,12 +19,7 @@ func TestConnectionsAsLibpqMakesThem(t *testing.T) {
 	root := pgtest.TurnOnTLS(t, server)
 	admin := server.URI("postgres")
 	pgtest.Exec(t, admin, `set password_encryption = 'scram-sha-256'`, `create role secret login superuser password 'it''s hunter2'`, `create database shop`)
-	hba := filepath.Join(server.Dir(), "data", "pg_hba.conf")
-	text, err := os.ReadFile(hba)
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(hba, append([]byte("hostssl all secret 127.0.0.1/32 scram-sha-256\nhost all secret 127.0.0.1/32 reject\n"), text...), 0o600))
-	pgtest.Exec(t, admin, `select pg_reload_conf()`)
-	pgtest.WaitFor(t, admin, `select count(*) from pg_hba_file_rules where 'secret' = any (user_name)`, "2")
+	pgtest.Admit(t, server, "hostssl all secret 127.0.0.1/32 scram-sha-256\nhost all secret 127.0.0.1/32 reject\n")
 
 	port := fmt.Sprint(server.Port())
 	file := func(name, text string) string {
@@ -35,8 +30,7 @@ func TestConnectionsAsLibpqMakesThem(t *testing.T) {
 	passfile := file("pgpass", "127.0.0.1:"+port+":shop:secret:it's hunter2\n")
 	wrong := file("pgpass", "*:*:*:*:wrong\n")
 	services := file("pg_service.conf", "[other]\nhost=nowhere\n[shop]\nhost=127.0.0.1\nport="+port+"\ndbname=shop\nuser=secret\nsslmode=verify-full\nsslrootcert="+root+"\n")
-	other, _ := pgtest.Certificate(t)
-	otherRoot := file("other.crt", string(other))
+	otherRoot := pgtest.NewAuthority(t).Root
 	base := "host=127.0.0.1 port=" + port + " user=secret dbname=shop"
 	full := base + " sslmode=verify-full sslrootcert=" + root
 

@@ -124,6 +124,7 @@ const queueLength = 32768
 type Stream struct {
 	options   Options
 	assembler *txn.Assembler
+	order     order // belongs to the reader
 	tracker   *origin.Tracker
 	events    chan event
 	// held is an event that was taken from the queue and has to wait.
@@ -352,28 +353,13 @@ func (s *Stream) read(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		var e event
-		if frame.Kind == source.Keepalive {
-			e = event{position: frame.WALEnd, urgent: frame.ReplyRequested}
-		} else {
-			e.transaction, err = s.assembler.Add(frame.Payload)
-			if err != nil {
-				return err
-			}
-			if e.transaction == nil {
-				continue
-			}
-			e.ahead = s.takeAhead(e.transaction)
-			if t := e.transaction; t.Kind != txn.Prepare && t.EndLSN <= s.options.Resume {
-				// The publisher repeats itself. What is prepared may be from long ago
-				// and is told apart by its name.
-				s.forgo(e)
-				e = event{}
-			} else {
-				e.position = t.EndLSN
-			}
+		e, some, err := s.take(frame)
+		if err != nil {
+			return err
 		}
-		e.complete = s.assembler.Completed()
+		if !some {
+			continue
+		}
 		s.received(e)
 		select {
 		case s.events <- e:
@@ -385,4 +371,30 @@ func (s *Stream) read(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// take takes a frame, and returns the event that it makes, if it makes one.
+func (s *Stream) take(frame source.Frame) (e event, some bool, err error) {
+	if frame.Kind == source.Keepalive {
+		if err := s.order.keepalive(frame.WALEnd, s.assembler.Announced()); err != nil {
+			return event{}, false, err
+		}
+		return event{position: frame.WALEnd, urgent: frame.ReplyRequested, complete: s.assembler.Completed()}, true, nil
+	}
+	t, err := s.assembler.Add(frame.Payload)
+	if err != nil || t == nil {
+		return event{}, false, err
+	}
+	e = event{transaction: t, ahead: s.takeAhead(t), position: t.EndLSN, complete: s.assembler.Completed()}
+	if err := s.order.transaction(t, frame.WALStart); err != nil {
+		s.forgo(e)
+		return event{}, false, err
+	}
+	if t.Kind != txn.Prepare && t.EndLSN <= s.options.Resume {
+		// The publisher repeats itself. What is prepared may be from long ago
+		// and is told apart by its name.
+		s.forgo(e)
+		return event{complete: e.complete}, true, nil
+	}
+	return e, true, nil
 }

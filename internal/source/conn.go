@@ -21,6 +21,10 @@ type Conn struct {
 	dialer  *dialer
 	log     *zap.Logger
 	version int
+	// config is what the session was opened with, and reaches the end of the publisher's
+	// log when it last identified itself.
+	config  *pgconn.Config
+	reaches lsn.LSN
 	stream  *Stream // once started
 }
 
@@ -47,7 +51,7 @@ func Connect(ctx context.Context, options Options) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn := &Conn{dialer: newDialer(options.wrap), log: options.Log}
+	conn := &Conn{dialer: newDialer(options.wrap), log: options.Log, config: config}
 	if conn.log == nil {
 		conn.log = zap.NewNop()
 	}
@@ -110,6 +114,7 @@ func (c *Conn) Identify(ctx context.Context) (Identity, error) {
 	if err != nil {
 		return Identity{}, fmt.Errorf("identify the publisher: %w", err)
 	}
+	c.reaches = max(c.reaches, position)
 	recovery, err := c.Query(ctx, "SELECT pg_catalog.pg_is_in_recovery()")
 	if err != nil {
 		return Identity{}, fmt.Errorf("identify the publisher: %w", err)

@@ -139,6 +139,24 @@ func (e *PublicationMissingError) Error() string {
 // Unwrap returns the cause.
 func (e *PublicationMissingError) Unwrap() error { return e.Err }
 
+// FrameError says that what the publisher sends is not what a stream consists of, or
+// cannot be true. Nothing that follows on the connection can be trusted.
+type FrameError struct {
+	Reason string
+	Err    error // the cause, or nil
+}
+
+func (e *FrameError) Error() string {
+	text := "the publisher's stream is broken: " + e.Reason
+	if e.Err != nil {
+		text += ": " + e.Err.Error()
+	}
+	return text
+}
+
+// Unwrap returns the cause.
+func (e *FrameError) Unwrap() error { return e.Err }
+
 // ReceiveTimeoutError says that the publisher was silent while we listened, and
 // did not answer when asked. It stands in no relation to how fast we apply.
 type ReceiveTimeoutError struct{ Silence time.Duration }
@@ -194,8 +212,6 @@ func classOfState(state string) Class {
 	case strings.HasPrefix(state, "42"), strings.HasPrefix(state, "3D"), strings.HasPrefix(state, "22"),
 		state == "0A000", state == "53400", state == "55000", state == "25006":
 		return Configuration
-	case state == "58P01":
-		return SlotLost
 	}
 	return Other
 }

@@ -19,7 +19,8 @@ func TestClassOf(t *testing.T) {
 	state := func(code string) error { return &pgconn.PgError{Code: code} }
 	for want, errs := range map[Class][]error{
 		Other: {
-			nil, ErrInterrupted, ErrClosed, errors.New("x"), context.Canceled, state("XX000"), state("23505"),
+			nil, ErrInterrupted, ErrClosed, errors.New("x"), context.Canceled, state("XX000"), state("23505"), &FrameError{},
+			state("58P01"), // a file is missing: what that means for a slot, a start from it finds out
 			&net.OpError{Op: "read", Err: context.Canceled},
 		},
 		Transient: {
@@ -34,7 +35,7 @@ func TestClassOf(t *testing.T) {
 			x509.UnknownAuthorityError{},
 			&net.DNSError{IsNotFound: true},
 		},
-		SlotLost: {&SlotMissingError{Err: io.EOF}, &SlotLostError{}, state("58P01")},
+		SlotLost: {&SlotMissingError{Err: io.EOF}, &SlotLostError{}},
 	} {
 		for _, err := range errs {
 			require.Equal(t, want, ClassOf(err), "%#v", err)

@@ -114,6 +114,9 @@ func (f *fakePublisher) data(payload string) {
 	f.send(&pgproto3.CopyData{Data: append(append([]byte{'w'}, make([]byte, 24)...), payload...)})
 }
 
+// raw sends a CopyData of any content.
+func (f *fakePublisher) raw(data []byte) { f.send(&pgproto3.CopyData{Data: data}) }
+
 func (f *fakePublisher) keepalive(end lsn.LSN, replyRequested bool) {
 	data := binary.BigEndian.AppendUint64([]byte{'k'}, uint64(end))
 	data = append(data, make([]byte, 8)...)

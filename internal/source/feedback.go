@@ -68,10 +68,7 @@ func (f *feedback) report(position Position, urgent bool) {
 
 // received notes how far the publisher's frames have come.
 func (f *feedback) received(frame Frame) {
-	position := uint64(frame.WALStart)
-	if frame.Kind == Keepalive {
-		position = uint64(frame.WALEnd)
-	}
+	position := uint64(frame.names())
 	if position > f.written.Load() { // the reader alone stores it
 		f.written.Store(position)
 	}

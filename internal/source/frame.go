@@ -28,6 +28,8 @@ type Frame struct {
 	WALStart lsn.LSN
 	// WALEnd of a keepalive is a point below which the publisher has sent every
 	// commit. That of a data frame says nothing.
+	//
+	// The stream lets no position pass that lies beyond the end of the publisher's log.
 	WALEnd lsn.LSN
 	// ServerTime is when the publisher sent it, by its clock.
 	ServerTime time.Time
@@ -48,12 +50,12 @@ const (
 
 func parseFrame(data []byte) (Frame, error) {
 	if len(data) == 0 {
-		return Frame{}, fmt.Errorf("the publisher sent an empty frame")
+		return Frame{}, &FrameError{Reason: "a frame is empty"}
 	}
 	switch kind := FrameKind(data[0]); kind {
 	case Data:
 		if len(data) < dataHeader {
-			return Frame{}, fmt.Errorf("the publisher sent a data frame of %d bytes, at least %d are needed", len(data), dataHeader)
+			return Frame{}, &FrameError{Reason: fmt.Sprintf("a data frame has %d bytes, and at least %d are needed", len(data), dataHeader)}
 		}
 		return Frame{
 			Kind:       kind,
@@ -64,7 +66,7 @@ func parseFrame(data []byte) (Frame, error) {
 		}, nil
 	case Keepalive:
 		if len(data) != keepaliveLength {
-			return Frame{}, fmt.Errorf("the publisher sent a keepalive of %d bytes instead of %d", len(data), keepaliveLength)
+			return Frame{}, &FrameError{Reason: fmt.Sprintf("a keepalive has %d bytes instead of %d", len(data), keepaliveLength)}
 		}
 		return Frame{
 			Kind:           kind,
@@ -73,8 +75,16 @@ func parseFrame(data []byte) (Frame, error) {
 			ReplyRequested: data[17] != 0,
 		}, nil
 	default:
-		return Frame{}, fmt.Errorf("the publisher sent a frame of unknown kind 0x%02x", byte(kind))
+		return Frame{}, &FrameError{Reason: fmt.Sprintf("a frame is of unknown kind 0x%02x", byte(kind))}
 	}
+}
+
+// names is the position in the log that a frame names.
+func (f *Frame) names() lsn.LSN {
+	if f.Kind == Keepalive {
+		return f.WALEnd
+	}
+	return f.WALStart
 }
 
 func serverTime(data []byte) time.Time {

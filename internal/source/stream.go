@@ -27,9 +27,13 @@ type Stream struct {
 	frontend *pgproto3.Frontend
 	settings Settings
 	feedback *feedback
+	horizon  horizon
 
 	interrupted atomic.Bool
-	err         error // what ended the stream, for the reader
+	// listening ends with the stream, and when it is interrupted.
+	listening context.Context //nolint:containedctx // Receive takes none
+	deafen    context.CancelFunc
+	err       error // what ended the stream, for the reader
 
 	mu    sync.Mutex
 	cause error // why we closed the socket ourselves
@@ -45,6 +49,10 @@ func newStream(conn *Conn, start lsn.LSN, settings Settings) (*Stream, error) {
 	if s.socket, ok = below.(socket); !ok {
 		return nil, errors.Join(fmt.Errorf("start the stream: unexpected connection %T", below), conn.Close())
 	}
+	s.listening, s.deafen = context.WithCancel(context.Background())
+	s.horizon = horizon{known: max(start, conn.reaches), ask: func(ctx context.Context) (lsn.LSN, error) {
+		return logEnd(ctx, conn.config, s.net.RemoteAddr())
+	}}
 	s.feedback = &feedback{
 		conn: s.net, interval: settings.StatusInterval, timeout: settings.ReceiveTimeout,
 		silent: s.socket.silent, fail: s.end,
@@ -88,8 +96,14 @@ func (s *Stream) Receive() (Frame, error) {
 		case *pgproto3.CopyData:
 			frame, err := parseFrame(message.Data)
 			if err == nil {
+				err = s.horizon.sees(s.listening, frame.names())
+			}
+			switch {
+			case err == nil:
 				s.feedback.received(frame)
 				return frame, nil
+			case s.interrupted.Load():
+				return Frame{}, ErrInterrupted // the frame comes again
 			}
 			s.err = err
 		case *pgproto3.CommandComplete, *pgproto3.CopyDone:
@@ -107,7 +121,7 @@ func (s *Stream) Receive() (Frame, error) {
 			s.conn.logNotice(&notice)
 		case *pgproto3.ParameterStatus, *pgproto3.NotificationResponse:
 		default:
-			s.err = fmt.Errorf("receive from the publisher: unexpected message %T", message)
+			s.err = &FrameError{Reason: fmt.Sprintf("unexpected message %T", message)}
 		}
 	}
 }
@@ -117,6 +131,9 @@ func (s *Stream) readError(err error) error {
 	defer s.mu.Unlock()
 	if s.cause != nil {
 		return s.cause
+	}
+	if !isNetwork(err) && !isTLS(err) {
+		return &FrameError{Reason: "a message cannot be read", Err: err}
 	}
 	return fmt.Errorf("receive from the publisher: %w", err)
 }
@@ -144,6 +161,7 @@ func (s *Stream) Ask() {
 // Interrupt ends a Receive that waits, and every later one, with ErrInterrupted.
 func (s *Stream) Interrupt() {
 	s.interrupted.Store(true)
+	s.deafen()
 	// On the socket itself and for reads alone: feedback goes on. The error of
 	// a closed socket does not matter, Receive sees that too.
 	_ = s.socket.SetReadDeadline(time.Unix(1, 0))
@@ -213,6 +231,7 @@ func (s *Stream) end(cause error) {
 	if s.cause == nil {
 		s.cause = cause
 	}
+	s.deafen()
 	s.conn.dialer.close()
 }
 

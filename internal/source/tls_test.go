@@ -3,8 +3,6 @@ package source
 import (
 	"crypto/tls"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -44,10 +42,7 @@ func TestTLS(t *testing.T) {
 		pgtest.WaitFor(t, uri, `select active, confirmed_flush_lsn >= $1::pg_lsn from pg_replication_slots`, "f|t", commit.WALStart.String())
 	})
 	t.Run("another certificate", func(t *testing.T) {
-		other := filepath.Join(t.TempDir(), "other.crt")
-		public, _ := pgtest.Certificate(t)
-		require.NoError(t, os.WriteFile(other, public, 0o600))
-		_, err := Connect(t.Context(), Options{URI: at("verify-full", other)})
+		_, err := Connect(t.Context(), Options{URI: at("verify-full", pgtest.NewAuthority(t).Root)})
 		require.Equal(t, Configuration, ClassOf(err), "%v", err)
 		require.ErrorContains(t, err, "sslrootcert")
 	})
