@@ -33,8 +33,10 @@ type Conn struct {
 type Identity struct {
 	// SystemID is the system identifier that initdb made.
 	SystemID string
-	// Timeline changes when a standby is promoted.
+	// Timeline changes when a standby is promoted, or a backup restored; History is what
+	// came before.
 	Timeline int32
+	History  History
 	Database string
 	// Position is the end of the write-ahead log flushed so far, on a standby of what it
 	// has received.
@@ -97,8 +99,13 @@ func (c *Conn) PID() uint32 { return c.pg.PID() }
 
 func (c *Conn) major() int { return c.version / 10000 }
 
-// Identify asks the walsender who it is (IDENTIFY_SYSTEM).
+// Identify asks the walsender who it is (IDENTIFY_SYSTEM, TIMELINE_HISTORY).
 func (c *Conn) Identify(ctx context.Context) (Identity, error) {
+	// Before the timeline: a server that is no standby by then stays on it.
+	recovery, err := c.Query(ctx, "SELECT pg_catalog.pg_is_in_recovery()")
+	if err != nil {
+		return Identity{}, fmt.Errorf("identify the publisher: %w", err)
+	}
 	rows, err := c.Query(ctx, "IDENTIFY_SYSTEM")
 	if err != nil {
 		return Identity{}, fmt.Errorf("identify the publisher: %w", err)
@@ -115,12 +122,12 @@ func (c *Conn) Identify(ctx context.Context) (Identity, error) {
 		return Identity{}, fmt.Errorf("identify the publisher: %w", err)
 	}
 	c.reaches = max(c.reaches, position)
-	recovery, err := c.Query(ctx, "SELECT pg_catalog.pg_is_in_recovery()")
+	history, err := c.history(ctx, int32(timeline))
 	if err != nil {
 		return Identity{}, fmt.Errorf("identify the publisher: %w", err)
 	}
 	return Identity{
-		SystemID: text(rows, 0, 0), Timeline: int32(timeline), Database: text(rows, 0, 3), Position: position,
+		SystemID: text(rows, 0, 0), Timeline: int32(timeline), History: history, Database: text(rows, 0, 3), Position: position,
 		InRecovery: text(recovery, 0, 0) == "t",
 	}, nil
 }

@@ -310,3 +310,15 @@ func (c *Conn) SlotHolder(ctx context.Context, name string) (*Holder, error) {
 	}
 	return &Holder{PID: pid, ApplicationName: text(rows, 0, 1), Address: text(rows, 0, 2), User: text(rows, 0, 3)}, nil
 }
+
+// EndHolder terminates the session that uses a slot, if it is our own role's and has that
+// application name.
+func (c *Conn) EndHolder(ctx context.Context, name, application string) error {
+	_, err := c.Query(ctx, `SELECT pg_catalog.pg_terminate_backend(a.pid)
+		FROM pg_catalog.pg_replication_slots s JOIN pg_catalog.pg_stat_activity a ON a.pid = s.active_pid
+		WHERE a.usename = current_user AND a.application_name = `+literal(application)+` AND s.slot_name = `+literal(name))
+	if err != nil {
+		return fmt.Errorf("end the session that holds replication slot %q: %w", name, err)
+	}
+	return nil
+}
