@@ -84,6 +84,9 @@ type Column struct {
 	// TakesBinary says that a value in the publisher's binary form means the same
 	// here, when it is given as TypeOID, and Widens that the server has to convert it then.
 	TakesBinary, Widens bool
+	// NamesObjects says that values name objects of a server, as those of regclass do, and
+	// are numbers in binary form, which mean nothing on another server.
+	NamesObjects bool
 }
 
 // Search is how a row that an UPDATE or DELETE names is found.
@@ -245,7 +248,9 @@ WITH RECURSIVE operators AS (
 )
 SELECT c.attname, c.atttypid, c.attgenerated <> '', c.attidentity = 'a', e.nspname, e.oprname,
 	t.oid, tn.nspname, t.typname,
-	CASE WHEN t.typtype <> 'c' AND NOT (t.typelem <> 0 AND t.typlen = -1) THEN own.typarray ELSE 0 END, own.typdelim, own.typreceive <> 0
+	CASE WHEN t.typtype <> 'c' AND NOT (t.typelem <> 0 AND t.typlen = -1) THEN own.typarray ELSE 0 END, own.typdelim, own.typreceive <> 0,
+	c.attnum IN (SELECT p.attnum FROM parts p JOIN pg_catalog.pg_type pt ON pt.oid = p.type
+		WHERE pt.typnamespace = 'pg_catalog'::pg_catalog.regnamespace AND pt.typname ~ '^reg[a-z]+$' AND pt.typtype = 'b')
 FROM columns c
 JOIN pg_catalog.pg_type own ON own.oid = c.atttypid
 JOIN base b ON b.attnum = c.attnum
@@ -291,6 +296,7 @@ func readColumns(rows [][][]byte) (map[string]localColumn, error) {
 				Equality:       operator(row[4], row[5]),
 				ArrayOID:       uint32(array),
 				Delimiter:      row[10][0],
+				NamesObjects:   string(row[12]) == "t",
 			},
 			generated:      string(row[2]) == "t",
 			receives:       string(row[11]) == "t",
@@ -323,7 +329,7 @@ func (t *Table) mapColumns(relation *decoder.Relation, columns map[string]localC
 		}
 		t.Columns[i] = local.Column
 		t.TextCopy = t.TextCopy || found && !local.receives
-		t.Columns[i].TakesBinary = local.sameType(remote)
+		t.Columns[i].TakesBinary = local.sameType(remote) && !local.NamesObjects
 		if binary && !t.Columns[i].TakesBinary && local.widens(remote.TypeOID) {
 			t.Columns[i].TypeOID = remote.TypeOID
 			t.Columns[i].TakesBinary, t.Columns[i].Widens = true, true

@@ -433,6 +433,12 @@ func (s *Session) execute(t *table, op operation, p *prepared, search, newer dec
 }
 
 func binaryError(t *table, column int) error {
+	if t.bound.Columns[column].NamesObjects {
+		return &catalog.MismatchError{
+			Reason: fmt.Sprintf(`column "%s" arrives in binary form, where what it names is a number from the publisher's catalogs`, t.bound.Columns[column].Name),
+			Hint:   "run with --binary=false",
+		}
+	}
 	return &catalog.MismatchError{
 		Reason: fmt.Sprintf(`column "%s" arrives in the binary form of the publisher's type, which is not the type of the target's column`, t.bound.Columns[column].Name),
 		Hint:   "run with --binary=false, or give the column the publisher's type",
