@@ -31,8 +31,8 @@ func (d *drain) provide(ctx context.Context) error {
 	return execute(ctx, d.target.URI("postgres"), `CREATE DATABASE `+drainDatabase+` TEMPLATE `+startDatabase)
 }
 
-// settle brings both servers into the same state before every drain: nothing left
-// to write, and the tables in memory, or not.
+// settle brings servers and machine into the same state before every drain: nothing left
+// to write, the tables in memory, or not, and free memory at hand.
 func (d *drain) settle(ctx context.Context) error {
 	if err := execute(ctx, d.publisher.URI("postgres"), `CHECKPOINT`); err != nil {
 		return err
@@ -47,6 +47,7 @@ func (d *drain) settle(ctx context.Context) error {
 	if d.cold {
 		return forget(d.target.Dir())
 	}
+	touchMemory()
 	return nil
 }
 
