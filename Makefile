@@ -99,8 +99,8 @@ matrix: ## Every publisher from 10 on into target 18, and publisher 18 into ever
 oracle: ## Random scripts into a native subscription and into pgapply in every mode: SEEDS (5) of them from FIRST (1) on, COPIES (3) with copies of the tables
 	PGAPPLY_TEST_MAJOR=$(PG) PGAPPLY_TEST_SEED=$(FIRST) PGAPPLY_TEST_SEEDS=$(SEEDS) PGAPPLY_TEST_COPIES=$(COPIES) $(GOTEST) -timeout 120m ./integration/oracle
 
-crash: ## Kill pgapply and both servers, CRASHES (100) times each under load, ROUNDS (10) at each moment of a prepared transaction; a million rows in one transaction
-	PGAPPLY_TEST_CRASHES=$(CRASHES) PGAPPLY_TEST_ROUNDS=$(ROUNDS) $(GOTEST) -timeout 120m -run '^Test(Kill|MillionRows)' -v ./integration
+crash: ## Kill pgapply and both servers, CRASHES (100) times each under load, ROUNDS (10) at each moment of a prepared transaction; CRASHES rounds of everything at random, from seed FIRST (1) on; a million rows in one transaction
+	PGAPPLY_TEST_CRASHES=$(CRASHES) PGAPPLY_TEST_ROUNDS=$(ROUNDS) PGAPPLY_TEST_SEED=$(FIRST) $(GOTEST) -timeout 120m -run '^Test(Kill|Chaos|MillionRows)' -v ./integration
 
 memory: ## Ten streamed transactions of 3 GB in all, open at a time, with a memory limit of 16 MiB
 	PGAPPLY_TEST_STREAMED=3072 $(GOTEST) -timeout 30m -run '^TestStreamsBeyondMemory$$' -v ./integration
