@@ -31,6 +31,7 @@ GOLANGCILINT := bin/tools/golangci-lint-$(GOLANGCILINT_VERSION)/golangci-lint
 PG       ?= 18
 CRASHES  ?= 100
 ROUNDS   ?= 10
+SOAK     ?= 100
 SEEDS    ?= 5
 COPIES   ?= 3
 FIRST    ?= 1
@@ -102,6 +103,9 @@ oracle: ## Random scripts into a native subscription and into pgapply in every m
 crash: ## Kill pgapply and both servers, CRASHES (100) times each under load, ROUNDS (10) at each moment of a prepared transaction; CRASHES rounds of everything at random, from seed FIRST (1) on; a million rows in one transaction
 	PGAPPLY_TEST_CRASHES=$(CRASHES) PGAPPLY_TEST_ROUNDS=$(ROUNDS) PGAPPLY_TEST_SEED=$(FIRST) $(GOTEST) -timeout 120m -run '^Test(Kill|Chaos|MillionRows)' -v ./integration
 
+soak: ## SOAK (100) rounds of streams, prepared transactions, conflicts, tables that come and go, and cut links: descriptors, goroutines and memory
+	PGAPPLY_TEST_SOAK=$(SOAK) $(GOTEST) -timeout 60m -run '^TestSoak$$' -v ./integration
+
 memory: ## Ten streamed transactions of 3 GB in all, open at a time, with a memory limit of 16 MiB
 	PGAPPLY_TEST_STREAMED=3072 $(GOTEST) -timeout 30m -run '^TestStreamsBeyondMemory$$' -v ./integration
 
@@ -132,4 +136,4 @@ $(GOFUMPT):
 $(GOLANGCILINT):
 	GOBIN=$(abspath $(@D)) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCILINT_VERSION)
 
-.PHONY: help build release demo test fmt lint unit race page integration matrix oracle crash memory fuzz bench bench-copy
+.PHONY: help build release demo test fmt lint unit race page integration matrix oracle crash soak memory fuzz bench bench-copy
