@@ -59,11 +59,13 @@ type attempt struct {
 	known lsn.LSN
 	// skip is where the transaction ends that is to be left out, zero for none.
 	skip lsn.LSN
+	// unstampedUntil is when the subscription began to use origins, where it had none before.
+	unstampedUntil *time.Time
 }
 
 func (a *attempt) run(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
-		a.openSpool, a.refuseTarget, a.enabled, a.connectPublisher, a.refuseSource, a.refuseSlot, a.refuseTables, a.lock, a.enabled, a.fence,
+		a.openSpool, a.refuseTarget, a.settleTerms, a.enabled, a.connectPublisher, a.refuseSource, a.refuseFiring, a.refuseSlot, a.refuseTables, a.lock, a.enabled, a.fence,
 		a.createTables, a.openSession, a.settleSlot, a.copyFirst, a.makeLeftIndexes, a.openWorkers, a.joinTables, a.settleSet, a.passOver, a.warnOfSideEffects,
 	} {
 		if err := step(ctx); err != nil {
@@ -351,6 +353,7 @@ func (a *attempt) sessionOptions() target.Options {
 	return target.Options{
 		URI: a.options.Target, Passfile: a.options.TargetPassfile,
 		Fence:             a.writerFence(),
+		Fires:             a.control.terms.Fires,
 		SynchronousCommit: a.options.SynchronousCommit,
 		Binary:            a.options.Binary,
 		MaxBatch:          int(a.options.MaxBatch),
@@ -391,6 +394,10 @@ func (a *attempt) acquire(ctx context.Context, session *target.Session, name str
 func (a *attempt) acquireFrom(ctx context.Context, session *target.Session, name string, floor lsn.LSN,
 	wait func(context.Context, func() (string, error)) error,
 ) (progress lsn.LSN, err error) {
+	if !a.stamped() {
+		progress, err = session.Resume(floor)
+		return progress, targetErrorOrNil(err)
+	}
 	recorded, err := a.control.store.Origins(ctx)
 	if err != nil {
 		return 0, TargetError(err)
@@ -400,15 +407,15 @@ func (a *attempt) acquireFrom(ctx context.Context, session *target.Session, name
 		return 0, TargetError(err)
 	}
 	// The number of one that was dropped may have become another's.
-	var own []uint32
+	ours := target.Ours{UnstampedUntil: a.unstampedUntil}
 	for _, known := range recorded {
 		if name, exists := names[known.ID]; !exists || name == known.Name {
-			own = append(own, known.ID)
+			ours.Origins = append(ours.Origins, known.ID)
 		}
 	}
 	err = wait(ctx, func() (string, error) {
 		var err error
-		progress, err = session.AcquireOrigin(name, own, floor)
+		progress, err = session.AcquireOrigin(name, ours, floor)
 		if held, ok := errors.AsType[*origin.HeldError](err); ok {
 			return held.Error(), nil
 		}
@@ -466,7 +473,7 @@ func (a *attempt) stream(ctx context.Context) error {
 		Message:     a.message(),
 		Deliver:     a.deliver(),
 		Synchronous: a.options.SynchronousCommit != "off",
-		State:       recorder{a.control.store},
+		State:       a.recorder(),
 		Log:         a.log,
 	})
 	if err := a.control.store.SetError(ctx, "", ""); err != nil {
@@ -597,6 +604,7 @@ func (a *attempt) startStream(ctx context.Context) (*source.Stream, error) {
 		Slot: a.options.SlotName(), Publications: a.options.Publications,
 		Protocol: settings.ProtocolVersion, Streaming: settings.Streaming,
 		TwoPhase: settings.TwoPhase, Binary: settings.Binary, Origin: settings.Origin,
+		Progress: a.control.terms.Progress, Fires: a.control.terms.Fires,
 	}
 	a.engine.mu.Unlock()
 	if a.end() > 0 {
@@ -614,13 +622,22 @@ func sourceErrorOrRefused(err error) error {
 }
 
 // recorder is the stream's view of the state.
-type recorder struct{ *state.Store }
+type recorder struct {
+	*state.Store
+	// stamped: the replication origins tell where our commits are in the target's WAL.
+	stamped bool
+}
+
+func (a *attempt) recorder() recorder { return recorder{a.control.store, a.stamped()} }
 
 func (r recorder) Acknowledge(ctx context.Context, position lsn.LSN) error {
 	return targetErrorOrNil(r.Store.Acknowledge(ctx, position))
 }
 
 func (r recorder) LocalFlush(ctx context.Context) (local, flushed lsn.LSN, err error) {
+	if !r.stamped {
+		return 0, 0, targetErrorOrNil(r.Flush(ctx)) // what was applied before is durable now
+	}
 	local, flushed, err = r.Store.LocalFlush(ctx)
 	return local, flushed, targetErrorOrNil(err)
 }

@@ -62,7 +62,7 @@ func (a *attempt) budget() *txn.Budget {
 
 // sessions is how many sessions apply in this attempt.
 func (a *attempt) sessions() int {
-	if a.engine.calm.on {
+	if a.engine.calm.on || a.control.terms.Fires {
 		return 1
 	}
 	return a.options.Sessions()

@@ -144,7 +144,7 @@ func (a *attempt) catchUp(ctx context.Context, slot string, from, to lsn.LSN) (r
 		Limits:      a.limits(),
 		Resume:      start, Recorded: from, End: to, Skip: a.skip,
 		Synchronous: a.options.SynchronousCommit != "off",
-		State:       setRecorder{recorder{a.control.store}},
+		State:       setRecorder{a.recorder()},
 		Log:         a.log,
 	})
 	if err := streamError(caughtUp.Run(ctx)); err != nil {

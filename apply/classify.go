@@ -165,8 +165,7 @@ func TargetError(err error) *Error {
 		return &Error{Class: Target, Err: err, Hint: "create the database on the target, or name another one"}
 	case refusal.Code == "42501":
 		return &Error{
-			Class: Refused, Err: err,
-			Hint: "the apply role needs superuser, or EXECUTE on the pg_replication_origin functions and the right to set session_replication_role",
+			Class: Refused, Err: err, Hint: target.PrivilegeRemedy(refusal),
 		}
 	case refusal.Code == "53400":
 		return &Error{

@@ -23,6 +23,8 @@ type control struct {
 	// store is nil until the state may be touched.
 	store  *state.Store
 	locked bool
+	// terms are nil until they were settled.
+	terms *Terms
 	// news holds a token when somebody has told the subscription something since the
 	// last one was taken. Whoever takes it reads the state anew.
 	news chan struct{}

@@ -122,11 +122,14 @@ func (a *attempt) copyOptions() tablesync.Options {
 		Jobs:            a.options.TableJobs, SplitLargerThan: a.options.SplitLargerThan,
 		Binary: true, Analyze: a.options.Analyze,
 		Subscription: a.options.Name,
-		Origin: func(job int) string {
-			return origin.CopyName(a.options.Name, a.control.target.DatabaseOID, job)
-		},
+		Fires: a.control.terms.Fires,
 		Fence: a.writerFence(),
 		Log:   a.log,
+	}
+	if a.stamped() {
+		options.Origin = func(job int) string {
+			return origin.CopyName(a.options.Name, a.control.target.DatabaseOID, job)
+		}
 	}
 	if a.options.DeferIndexes {
 		options.Indexes = indexRecorder{a.control.store}
@@ -153,6 +156,9 @@ func (a *attempt) toCopy(tables []state.Table) []tablesync.Table {
 // makeCopyOrigins makes the origins of the copying sessions, unless they are there. They
 // are kept: rows carry their numbers.
 func (a *attempt) makeCopyOrigins(ctx context.Context) error {
+	if !a.stamped() {
+		return nil
+	}
 	for job := range a.options.TableJobs {
 		name := origin.CopyName(a.options.Name, a.control.target.DatabaseOID, job)
 		if err := a.control.store.MakeOrigin(ctx, state.Origin{Name: name, Worker: -1 - job}); err != nil {

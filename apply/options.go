@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"pgapply/apply/state"
 	"pgapply/apply/stream"
 	"pgapply/apply/tablesync"
 	"pgapply/conflict"
@@ -86,6 +87,13 @@ type Options struct {
 	// may change from start to start.
 	Failover bool
 
+	// Progress says where the target keeps how far it is: "origin" stamps each transaction
+	// with a replication origin, "table" does not, and "auto" does where the role may.
+	Progress string
+	// FireTriggers goes on where the role may not set session_replication_role although
+	// triggers, rules or foreign keys of the tables fire.
+	FireTriggers bool
+
 	// Workers is how many sessions apply: one in the order of commits, and the others ahead
 	// of their turn, transactions that are still running on the publisher and groups that
 	// do not meet those before them.
@@ -150,6 +158,7 @@ func DefaultOptions() Options {
 		Analyze:           true,
 		Streaming:         "parallel",
 		Origin:            "any",
+		Progress:          "auto",
 		Workers:           4,
 		SynchronousCommit: "off",
 		ConflictRetention: 30 * 24 * time.Hour,
@@ -213,6 +222,7 @@ func (o *Options) Validate() error {
 	}
 	oneOf("streaming", o.Streaming, "off", "on", "parallel")
 	oneOf("origin", o.Origin, "any", "none")
+	oneOf("progress", o.Progress, "auto", string(state.InOrigins), string(state.InTable))
 	oneOf("missing-table", o.MissingTable, "error", "skip")
 	oneOf("messages", o.Messages, "none", "count", "table")
 	if o.ConflictRetention < time.Hour {

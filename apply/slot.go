@@ -131,7 +131,7 @@ func (a *attempt) begin(ctx context.Context, slot *source.Slot, ours bool) error
 	subscription := &state.Subscription{
 		Source:         state.Source{SystemID: a.identity.SystemID, Timeline: a.identity.Timeline, Database: a.identity.Database},
 		TargetSystemID: a.control.target.SystemID, TargetDatabaseOID: a.control.target.DatabaseOID,
-		SlotName: a.options.SlotName(), Publications: a.options.Publications, Settings: settings,
+		SlotName: a.options.SlotName(), Publications: a.options.Publications, Settings: settings, ProgressIn: a.control.terms.Progress,
 	}
 	if !a.options.CreateSlot {
 		if err := a.control.store.AdoptSlot(ctx, subscription, slot.ConfirmedFlush); err != nil {
@@ -203,6 +203,9 @@ func (a *attempt) createSlot(ctx context.Context, publisher *source.Conn, option
 // newOrigin makes the origin anew: a left-over of the same name holds a position
 // that means nothing to the slot that is about to exist.
 func (a *attempt) newOrigin(ctx context.Context) error {
+	if !a.stamped() {
+		return targetErrorOrNil(a.control.store.ForgetProgress(ctx))
+	}
 	if err := a.control.store.RegisterOrigin(ctx, state.Origin{Name: a.origin}); err != nil {
 		return TargetError(err)
 	}
@@ -218,11 +221,49 @@ func (a *attempt) newOrigin(ctx context.Context) error {
 	if err := a.control.store.ForgetProgress(ctx); err != nil {
 		return TargetError(err)
 	}
-	roident, err := origin.Ensure(a.session, a.origin)
+	return a.makeOrigin(ctx, state.Origin{Name: a.origin})
+}
+
+// makeOrigin makes one origin, unless it is there, and records it: before it exists, so
+// that none is ever left that the state does not name, and afterwards.
+func (a *attempt) makeOrigin(ctx context.Context, made state.Origin) (err error) {
+	if err := a.control.store.RegisterOrigin(ctx, made); err != nil {
+		return TargetError(err)
+	}
+	if made.ID, err = origin.Ensure(a.session, made.Name); err != nil {
+		return TargetError(err)
+	}
+	return targetErrorOrNil(a.control.store.RegisterOrigin(ctx, made))
+}
+
+// settleProgress proves that the progress is where it was, or moves it: the table has it
+// in either case.
+func (a *attempt) settleProgress(ctx context.Context, subscription *state.Subscription) error {
+	a.unstampedUntil = subscription.UnstampedUntil
+	place := a.control.terms.Progress
+	if place == subscription.ProgressIn {
+		if place == state.InTable {
+			return nil
+		}
+		return a.sameOrigin(ctx)
+	}
+	if place == state.InOrigins {
+		if err := a.makeOrigin(ctx, state.Origin{Name: a.origin}); err != nil {
+			return err
+		}
+		a.log.Info("transactions are stamped with replication origins from now on; rows from before count as our own")
+	} else {
+		a.log.Warn("transactions are not stamped with replication origins any more", zap.String("progress", a.options.Progress))
+	}
+	if err := a.control.store.SetProgressIn(ctx, place); err != nil {
+		return TargetError(err)
+	}
+	now, err := a.control.store.Subscription(ctx)
 	if err != nil {
 		return TargetError(err)
 	}
-	return targetErrorOrNil(a.control.store.RegisterOrigin(ctx, state.Origin{Name: a.origin, ID: roident}))
+	a.unstampedUntil = now.UnstampedUntil
+	return nil
 }
 
 // resume goes on with a subscription that has a slot. Whatever makes it doubtful
@@ -231,7 +272,7 @@ func (a *attempt) resume(ctx context.Context, subscription *state.Subscription, 
 	if err := a.ends().MayResume(subscription, slot); err != nil {
 		return err
 	}
-	if err := a.sameOrigin(ctx); err != nil {
+	if err := a.settleProgress(ctx, subscription); err != nil {
 		return err
 	}
 	a.known = max(subscription.AckLSN, subscription.ConsistentPoint)
@@ -254,6 +295,9 @@ func (a *attempt) resume(ctx context.Context, subscription *state.Subscription, 
 
 // makeOrigins makes the origins of the workers, unless they are there.
 func (a *attempt) makeOrigins(ctx context.Context) error {
+	if !a.stamped() {
+		return nil
+	}
 	recorded, err := a.control.store.Origins(ctx)
 	if err != nil {
 		return TargetError(err)
@@ -267,14 +311,8 @@ func (a *attempt) makeOrigins(ctx context.Context) error {
 		if slices.ContainsFunc(recorded, func(o state.Origin) bool { return o.Name == made.Name && names[o.ID] == o.Name }) {
 			continue
 		}
-		if err := a.control.store.RegisterOrigin(ctx, made); err != nil {
-			return TargetError(err)
-		}
-		if made.ID, err = origin.Ensure(a.session, made.Name); err != nil {
-			return TargetError(err)
-		}
-		if err := a.control.store.RegisterOrigin(ctx, made); err != nil {
-			return TargetError(err)
+		if err := a.makeOrigin(ctx, made); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -322,6 +360,7 @@ func (a *attempt) settings() map[string]any {
 		"streaming": a.options.Streaming, "binary": a.options.Binary, "origin": a.options.Origin,
 		"two_phase": a.options.TwoPhase, "failover": a.options.Failover, "synchronous_commit": a.options.SynchronousCommit,
 		"include_tables": a.options.Tables.Include, "exclude_tables": a.options.Tables.Exclude,
+		"progress": a.options.Progress, "fire_triggers": a.options.FireTriggers,
 		"on_error": a.options.OnError, "max_group_transactions": a.options.MaxGroup.Transactions,
 	}
 }

@@ -84,7 +84,8 @@ func (a *attempt) refuseRows(ctx context.Context) error {
 		return SourceError(err)
 	}
 	session, err := target.Open(ctx, target.Options{
-		URI: a.options.Target, Passfile: a.options.TargetPassfile, ApplicationName: a.options.Name + ":look", SynchronousCommit: "off", Log: a.log,
+		URI: a.options.Target, Passfile: a.options.TargetPassfile, ApplicationName: a.options.Name + ":look", SynchronousCommit: "off",
+		Fires: a.control.terms.Fires, Log: a.log,
 	})
 	if err != nil {
 		return TargetError(err)

@@ -16,6 +16,11 @@ func TestKillPgapply(t *testing.T) {
 	t.Parallel()
 	l := newLink(t)
 	l.loadTables()
+	l.killPgapply(20)
+}
+
+func (l *link) killPgapply(few int) {
+	t := l.t
 	started := time.Now()
 	w := l.startLoad(4)
 	p := l.spawn()
@@ -27,7 +32,7 @@ func TestKillPgapply(t *testing.T) {
 		p.untroubled()
 		p = l.spawn()
 	}
-	kills := crashes(t, 20)
+	kills := crashes(t, few)
 	for i := range kills {
 		w.issue(60)
 		switch i % 4 {
@@ -60,17 +65,28 @@ func TestKillPgapply(t *testing.T) {
 // they do not wait for its disk. They are applied again, and nothing is twice.
 func TestKillTarget(t *testing.T) {
 	t.Parallel()
+	l, target := crashing(t)
+	l.killTarget(target, 5)
+}
+
+// crashing is a link whose target is to be killed.
+func crashing(t *testing.T) (*link, *cluster.Cluster) {
 	publisher, _ := pgtest.Shared(t)
 	// The longer the target takes to write its log, the more it loses.
 	target := pgtest.Start(t, pgtest.Durable(), pgtest.With("wal_writer_delay", "2s"), pgtest.With("wal_writer_flush_after", "64MB"))
 	l := linkOf(t, publisher, target)
 	l.loadTables()
+	return l, target
+}
+
+func (l *link) killTarget(target *cluster.Cluster, few int) {
+	t := l.t
 	started := time.Now()
 	w := l.startLoad(4)
 	p := l.spawn()
 	l.streams(p)
 	lost := 0
-	kills := crashes(t, 5)
+	kills := crashes(t, few)
 	for i := range kills {
 		w.issue(60)
 		l.awaitSome(w)

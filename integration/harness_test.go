@@ -25,6 +25,8 @@ type link struct {
 	source, target string
 	name           string
 
+	// flags are further ones of every process that is spawned.
+	flags []string
 	// mode says how play goes about it.
 	mode mode
 

@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
+	"pgapply/internal/lsn"
 	"pgapply/internal/pgtest"
 	"pgapply/origin"
 )
@@ -27,6 +28,22 @@ func (p plain) Query(sql string, parameters ...string) ([][][]byte, error) {
 // tells the publisher to forget, survives a crash of the target.
 func TestResumePointIsDurable(t *testing.T) {
 	t.Parallel()
+	t.Run("in an origin", func(t *testing.T) {
+		resumePointIsDurable(t, func(t *testing.T, writer plain) {
+			_, err := origin.Ensure(writer, "o")
+			require.NoError(t, err)
+			require.NoError(t, origin.Acquire(writer, "o"))
+		}, func(reader plain) (lsn.LSN, error) { return origin.Resume(reader, "o", "s", 0) },
+			origin.RecordStampSQL, "0/1234", "s", "2024-01-01 00:00:00+00")
+	})
+	t.Run("in the table", func(t *testing.T) {
+		resumePointIsDurable(t, func(*testing.T, plain) {},
+			func(reader plain) (lsn.LSN, error) { return origin.ResumeRecorded(reader, "s", 1) },
+			origin.RecordSQL, "0/1234", "s")
+	})
+}
+
+func resumePointIsDurable(t *testing.T, prepare func(*testing.T, plain), resume func(plain) (lsn.LSN, error), record string, parameters ...string) {
 	target := pgtest.Start(t, pgtest.Durable(), pgtest.With("wal_writer_delay", "10s"), pgtest.With("wal_writer_flush_after", "64MB"))
 	uri := pgtest.Database(t, target)
 	connect := func() plain {
@@ -40,19 +57,20 @@ func TestResumePointIsDurable(t *testing.T) {
 	}
 	writer := connect()
 	pgtest.Exec(t, uri, `CREATE SCHEMA pgapply CREATE TABLE progress (subscription text, position pg_lsn, gid text)`)
-	_, err := origin.Ensure(writer, "o")
-	require.NoError(t, err)
-	require.NoError(t, origin.Acquire(writer, "o"))
+	prepare(t, writer)
 	for _, sql := range []string{`SET synchronous_commit = off`, `BEGIN`} {
 		_, err := writer.Query(sql)
 		require.NoError(t, err)
 	}
-	_, err = writer.Query(origin.RecordSQL, "0/1234", "2024-01-01 00:00:00+00", "s")
+	_, err := writer.Query(record, parameters...)
 	require.NoError(t, err)
 	_, err = writer.Query(`COMMIT`)
 	require.NoError(t, err)
 	read := func() string {
-		progress, err := origin.Resume(connect(), "o", "s", 0)
+		reader := connect()
+		_, err := reader.Query(`SET synchronous_commit = off`)
+		require.NoError(t, err)
+		progress, err := resume(reader)
 		require.NoError(t, err)
 		return progress.String()
 	}

@@ -62,7 +62,7 @@ func (l *link) spawn(flags ...string) *process {
 		Args: append([]string{
 			"pgapply", "run", "--copy-data=false", "--publication", "p", "--log-level", "debug",
 			"--name", l.name, "--source", l.source, "--target", l.target, "--spool-dir", l.t.TempDir(),
-		}, flags...),
+		}, append(flags, l.flags...)...),
 		Env:    environment(),
 		Stderr: p.stderr,
 	}

@@ -76,7 +76,10 @@ func gather(ctx context.Context, options apply.Options) (*facts, error) {
 		return nil, apply.SourceError(err)
 	}
 	if f.target != nil {
-		if f.tables, err = gatherTables(ctx, session.conn, f.publisher.published); err != nil {
+		if f.tables, err = gatherTables(ctx, session.conn, session.server.Role, options.CopyData, f.publisher.published); err != nil {
+			return nil, apply.TargetError(err)
+		}
+		if err = f.gatherFiring(ctx, session.conn); err != nil {
 			return nil, apply.TargetError(err)
 		}
 		if err = f.gatherLocalTypes(ctx, session.conn); err != nil {

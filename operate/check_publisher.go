@@ -217,7 +217,7 @@ func checkSlot(f *facts) []Finding {
 	if err := ends.MayResume(sub, p.slot); err != nil {
 		return failed("slot", err)
 	}
-	if !t.ownOrigin {
+	if !t.ownOrigin && sub.ProgressIn == state.InOrigins && t.terms != nil && t.terms.Progress == state.InOrigins {
 		return failed("slot", ends.LostOrigin(origin.Name(f.options.Name, t.server.DatabaseOID, 0)))
 	}
 	if t.progressErr != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"pgapply/apply/catalog"
+	"pgapply/apply/privilege"
 	"pgapply/apply/schema"
 	"pgapply/apply/state"
 	"pgapply/internal/source"
@@ -23,6 +24,8 @@ type tableFacts struct {
 	// narrower names the columns whose type may not take all values of the publisher's.
 	narrower    []string
 	sideEffects []catalog.SideEffect
+	// fires is what would answer to changes, where the role may not prevent it.
+	fires []catalog.SideEffect
 }
 
 func (t *tableFacts) name() string { return t.Schema + "." + t.Name }
@@ -46,8 +49,8 @@ type localTable struct {
 	Deferrable []string
 }
 
-func gatherTables(ctx context.Context, conn *pgx.Conn, published []source.Published) ([]tableFacts, error) {
-	local, err := gatherLocal(ctx, conn, published)
+func gatherTables(ctx context.Context, conn *pgx.Conn, role string, copied bool, published []source.Published) ([]tableFacts, error) {
+	local, err := gatherLocal(ctx, conn, role, copied, published)
 	if err != nil {
 		return nil, err
 	}
@@ -71,8 +74,9 @@ func gatherTables(ctx context.Context, conn *pgx.Conn, published []source.Publis
 	return tables, nil
 }
 
-// gatherLocal reads all tables in one query, which takes their names as JSON.
-func gatherLocal(ctx context.Context, conn *pgx.Conn, published []source.Published) (map[source.Table]*localTable, error) {
+// gatherLocal reads all tables in one query, which takes their names as JSON, and what the
+// role may do with them.
+func gatherLocal(ctx context.Context, conn *pgx.Conn, role string, copied bool, published []source.Published) (map[source.Table]*localTable, error) {
 	type wanted struct {
 		Schema  string   `json:"schema"`
 		Name    string   `json:"name"`
@@ -82,7 +86,7 @@ func gatherLocal(ctx context.Context, conn *pgx.Conn, published []source.Publish
 	list := make([]wanted, len(published))
 	for i := range published {
 		p := &published[i]
-		list[i] = wanted{Schema: p.Schema, Name: p.Name, Columns: []string{}, Rights: rights(p)}
+		list[i] = wanted{Schema: p.Schema, Name: p.Name, Columns: []string{}, Rights: rights(p, copied)}
 		for _, column := range p.Columns {
 			list[i].Columns = append(list[i].Columns, column.Name)
 		}
@@ -93,12 +97,12 @@ func gatherLocal(ctx context.Context, conn *pgx.Conn, published []source.Publish
 	}
 	rows, err := conn.Query(ctx, `
 		SELECT w.schema, w.name, o.rolname, o.rolsuper OR o.rolname = current_user,
-		       c.relpersistence = 'u', pg_catalog.has_schema_privilege(n.oid, 'USAGE'),
+		       c.relpersistence = 'u', pg_catalog.has_schema_privilege($2::text::name, n.oid, 'USAGE'),
 		       ARRAY(SELECT p FROM pg_catalog.jsonb_array_elements_text(w.rights) p
-		             WHERE NOT pg_catalog.has_table_privilege(c.oid, p)
+		             WHERE NOT pg_catalog.has_table_privilege($2::text::name, c.oid, p)
 		               AND (p = 'DELETE' OR p = 'TRUNCATE' OR pg_catalog.jsonb_array_length(w.columns) = 0 OR EXISTS (
 		                    SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-		                      AND w.columns ? a.attname::text AND NOT pg_catalog.has_column_privilege(c.oid, a.attnum, p)))),
+		                      AND w.columns ? a.attname::text AND NOT pg_catalog.has_column_privilege($2::text::name, c.oid, a.attnum, p)))),
 		       pg_catalog.row_security_active(c.oid),
 		       ARRAY(SELECT DISTINCT t.tgname::text FROM pg_catalog.pg_trigger t
 		             WHERE t.tgrelid IN (SELECT c.oid UNION SELECT relid FROM pg_catalog.pg_partition_tree(c.oid))
@@ -108,7 +112,7 @@ func gatherLocal(ctx context.Context, conn *pgx.Conn, published []source.Publish
 		FROM pg_catalog.jsonb_to_recordset($1::text::jsonb) AS w (schema text, name text, columns jsonb, rights jsonb)
 		JOIN pg_catalog.pg_namespace n ON n.nspname = w.schema
 		JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = w.name AND c.relkind IN ('r', 'p')
-		JOIN pg_catalog.pg_roles o ON o.oid = c.relowner`, string(text))
+		JOIN pg_catalog.pg_roles o ON o.oid = c.relowner`, string(text), role)
 	if err != nil {
 		return nil, fmt.Errorf("look at the tables of the target: %w", err)
 	}
@@ -123,19 +127,9 @@ func gatherLocal(ctx context.Context, conn *pgx.Conn, published []source.Publish
 	return tables, nil
 }
 
-// rights are what the published changes need. Every change of a row but an insert
-// reads it.
-func rights(p *source.Published) []string {
-	list := []string{}
-	for _, right := range []struct {
-		name   string
-		needed bool
-	}{{"INSERT", p.Inserts}, {"UPDATE", p.Updates}, {"DELETE", p.Deletes}, {"SELECT", p.Updates || p.Deletes}, {"TRUNCATE", p.Truncates}} {
-		if right.needed {
-			list = append(list, right.name)
-		}
-	}
-	return list
+// rights are what the published changes of a table need.
+func rights(p *source.Published, copied bool) []string {
+	return privilege.OfTable(privilege.Changes{Inserts: p.Inserts, Updates: p.Updates, Deletes: p.Deletes, Truncates: p.Truncates, Copied: copied})
 }
 
 // checkTables asks about each table, and sums up those of which nothing is to be said.
@@ -162,7 +156,7 @@ func checkTables(f *facts) []Finding {
 func tableQuestions() []func(*facts, *tableFacts) []Finding {
 	return []func(*facts, *tableFacts) []Finding{
 		checkOurSchema, checkColumnLists, checkMismatch, checkTypes, checkIdentity, checkRights, checkRowSecurity,
-		checkSideEffects, checkForeignTriggers, checkDeferrable, checkEquality, checkUnlogged,
+		checkFiring, checkSideEffects, checkForeignTriggers, checkDeferrable, checkEquality, checkUnlogged,
 	}
 }
 

@@ -4,12 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"pgapply/apply"
+	"pgapply/apply/privilege"
 	"pgapply/apply/state"
 	"pgapply/apply/target"
 	"pgapply/conflict"
@@ -20,10 +19,13 @@ import (
 // targetFacts are what the target says about itself.
 type targetFacts struct {
 	server state.Target
-	rights targetRights
 	room   targetRoom
 	clock  clock
-	// sessionErr is why a session that applies cannot be opened.
+	// rights are those of the role, terms what follows from them for a start, or termsErr
+	// why there can be none. sessionErr is why a session that applies cannot be opened.
+	rights     *privilege.Rights
+	terms      *apply.Terms
+	termsErr   error
 	sessionErr error
 
 	// stateErr is why the recorded state cannot be read, nil also where there is none.
@@ -47,13 +49,6 @@ type targetFacts struct {
 	known []state.Member
 }
 
-type targetRights struct {
-	// MayCreateState: schema pgapply, or in it where it exists.
-	MayCreateState bool
-	// MissingFunctions are those of replication origins that the role may not call.
-	MissingFunctions []string
-}
-
 // targetRoom are limits and what is taken of them. A limit of -1 is none.
 type targetRoom struct {
 	Connections, Reserved, Connected    int
@@ -66,28 +61,13 @@ type targetRoom struct {
 	MaxPrepared, InPrepared int
 }
 
-// originFunctions are what apply sessions and the control session call.
-var originFunctions = []string{
-	"pg_replication_origin_oid", "pg_replication_origin_create", "pg_replication_origin_drop", "pg_replication_origin_session_setup",
-	"pg_replication_origin_xact_setup", "pg_replication_origin_xact_reset", "pg_replication_origin_progress",
-}
-
 func gatherTarget(ctx context.Context, session *targetSession, options apply.Options) (*targetFacts, error) {
 	f := &targetFacts{server: session.server}
-	row, err := session.conn.Query(ctx, `
-		SELECT coalesce((SELECT pg_catalog.has_schema_privilege(oid, 'CREATE') FROM pg_catalog.pg_namespace WHERE nspname = 'pgapply'),
-		                pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE')),
-		       ARRAY(SELECT p.oid::pg_catalog.regprocedure::text FROM pg_catalog.pg_proc p
-		             WHERE p.pronamespace = (SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = 'pg_catalog')
-		               AND p.proname = ANY ($1) AND NOT pg_catalog.has_function_privilege(p.oid, 'EXECUTE') ORDER BY 1)`, originFunctions)
-	if err == nil {
-		f.rights, err = pgx.CollectOneRow(row, pgx.RowToStructByPos[targetRights])
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read the rights on the target: %w", err)
+	if err := f.gatherTerms(ctx, session, options); err != nil {
+		return nil, err
 	}
 	// Of others' sessions a plain role sees whose they are and where, and that is enough.
-	row, err = session.conn.Query(ctx, `
+	row, err := session.conn.Query(ctx, `
 		WITH sessions AS (SELECT usename, datname FROM pg_catalog.pg_stat_activity WHERE datid IS NOT NULL AND pid <> pg_catalog.pg_backend_pid()),
 		     settings AS (SELECT name, setting FROM pg_catalog.pg_settings)
 		SELECT (SELECT setting::int4 FROM settings WHERE name = 'max_connections'),
@@ -119,7 +99,6 @@ func gatherTarget(ctx context.Context, session *targetSession, options apply.Opt
 	if err != nil {
 		return nil, err
 	}
-	f.sessionErr = trySession(ctx, options)
 	return f, f.gatherState(ctx, session, options)
 }
 
@@ -144,10 +123,10 @@ func allOrigins(session *targetSession, options apply.Options) []string {
 
 // trySession opens a session such as applies, and closes it: what it needs cannot all
 // be asked for in advance.
-func trySession(ctx context.Context, options apply.Options) error {
+func trySession(ctx context.Context, options apply.Options, fires bool) error {
 	session, err := target.Open(ctx, target.Options{
 		URI: options.Target, Passfile: options.TargetPassfile, ApplicationName: "pgapply:" + options.Name + ":check",
-		SynchronousCommit: options.SynchronousCommit, Subscription: options.Name,
+		SynchronousCommit: options.SynchronousCommit, Subscription: options.Name, Fires: fires,
 	})
 	if err != nil {
 		return err
@@ -226,9 +205,7 @@ func checkState(f *facts) []Finding {
 	case t.stateErr != nil:
 		return failed("state", apply.TargetError(t.stateErr))
 	case !t.recorded && !t.rights.MayCreateState:
-		return failed("state", apply.TargetError(&state.PrivilegeError{
-			Role: t.server.Role, Database: t.server.Database, Err: errors.New("it has no right to create schemas"),
-		}))
+		return failed("state", t.mayNotMakeState())
 	case t.subscription == nil:
 		return ok("state", "subscription %s is new", f.options.Name)
 	}
@@ -281,6 +258,9 @@ func checkConnections(f *facts) []Finding {
 }
 
 func checkOrigins(f *facts) []Finding {
+	if terms := f.target.terms; terms != nil && terms.Progress == state.InTable {
+		return nil
+	}
 	room, wanted := f.target.room, f.options.Sessions()+copyJobs(f)
 	least := f.options.Sessions() + min(copyJobs(f), 1)
 	if missing := wanted - room.OriginsOfOur; missing > 0 && room.OriginsInUse+missing > room.Origins {
@@ -309,43 +289,18 @@ func existing(origins int) string {
 	return fmt.Sprintf("%d exist", origins)
 }
 
-func checkOriginFunctions(f *facts) []Finding {
-	missing := f.target.rights.MissingFunctions
-	if len(missing) == 0 {
-		return ok("role", "%s may use replication origins", f.target.server.Role)
-	}
-	return failure("role", fmt.Sprintf("as an administrator, in database %q: GRANT EXECUTE ON FUNCTION %s TO %s",
-		f.target.server.Database, "pg_catalog."+strings.Join(missing, ", pg_catalog."), pgx.Identifier{f.target.server.Role}.Sanitize()),
-		"%s may not use replication origins, in which the position commits together with the rows", f.target.server.Role)
-}
-
-func checkReplicaRole(f *facts) []Finding {
-	err := f.target.sessionErr
-	if err == nil {
-		return ok("role", "%s may set session_replication_role", f.target.server.Role)
-	}
-	const insufficientPrivilege = "42501"
-	refusal, isRefusal := errors.AsType[*pgconn.PgError](err)
-	if !isRefusal || refusal.Code != insufficientPrivilege {
-		return failed("role", apply.TargetError(err))
-	}
-	remedy := "as an administrator: GRANT SET ON PARAMETER session_replication_role TO " + pgx.Identifier{f.target.server.Role}.Sanitize()
-	if f.target.server.Version < 15_00_00 {
-		remedy = "use a superuser: before 15 only those may set it"
-	}
-	return failure("role", remedy, "%s may not open a session that applies: %s", f.target.server.Role, refusal.Message)
-}
-
 func checkCommitTimestamps(f *facts) []Finding {
 	const subject = "commit times"
 	remedy := "set track_commit_timestamp = on and restart the target"
 	policies := &f.options.OnConflict
 	switch {
+	case f.target.terms != nil && f.target.terms.Progress == state.InTable:
+		return nil // they say nothing of who wrote a row
 	case f.target.room.CommitTimestamps:
 		return ok(subject, "track_commit_timestamp is on")
 	case policies.Uses(conflict.LastUpdateWins):
 		return ok(subject, "track_commit_timestamp is off, which run refuses with these policies: see the target")
-	case strings.Contains(strings.Join(policies.Strings(), " "), "_origin_differs="):
+	case usesOrigins(policies):
 		return warning(subject, remedy, "track_commit_timestamp is off: that somebody else wrote a row is never noticed, and the policies for it decide nothing")
 	}
 	return ok(subject, "track_commit_timestamp is off: that somebody else wrote a row is not noticed, which no policy needs")

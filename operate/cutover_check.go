@@ -255,6 +255,10 @@ func (c *cutover) askReverse(ctx context.Context) (list []Finding, err error) {
 	if !mayReplicate || !mayPublish {
 		list = append(list, failure("reverse", "give it REPLICATION, CREATE on the database, and ownership of the tables", "role %q may not make a publication and a slot on the target", c.target.server.Role)...)
 	}
+	if c.subscription.ProgressIn == state.InTable {
+		list = append(list, failure("reverse", "start `pgapply run` with the origin functions granted first: `pgapply init --role ROLE`",
+			"what is replicated carries no replication origin, by which it would be told from what is to go back")...)
+	}
 	if slot, err := c.reverseSlot(ctx); err != nil {
 		return nil, err
 	} else if slot != "" {

@@ -156,6 +156,12 @@ func statusLines(page *page, status *state.Status, age time.Duration, lag string
 		page.line("stream", "publications %s; protocol %d, streaming %s%s, %s, origin %s",
 			strings.Join(stream.Publications, ", "), stream.Protocol, stream.Streaming, twoPhase, format, stream.Origin)
 	}
+	if stream.Progress == state.InTable {
+		page.line("progress", "in a table, without replication origins")
+	}
+	if stream.Fires {
+		page.line("triggers", "fire for what is applied, as rules and foreign keys do")
+	}
 	if status.Copy != nil {
 		copyLines(page, status.Copy, status.UpdatedAt)
 	}

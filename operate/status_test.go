@@ -139,7 +139,7 @@ func exampleReport() *Report {
 	status := &state.Status{
 		Subscription: "orders", Phase: state.Streaming, Since: at, UpdatedAt: at.Add(3*time.Hour + 12*time.Minute),
 		Publisher: state.Publisher{Version: 160009, SystemID: "7713713780499195838", Timeline: 1, Database: "shop"},
-		Stream:    state.StreamOptions{Slot: "orders", Publications: []string{"p1", "p2"}, Protocol: 4, Streaming: "parallel", Origin: "any"},
+		Stream:    state.StreamOptions{Slot: "orders", Publications: []string{"p1", "p2"}, Protocol: 4, Streaming: "parallel", Origin: "any", Progress: state.InOrigins},
 		Received:  0x16B374D848, Applied: 0x16B2000000, Flushed: 0x16B1000000, Acknowledged: 0x16B0000000,
 		LagBytes: 0x1374D848, LagSeconds: 4.2, LastCommitTime: &at, OldestCommitTime: &at,
 		Transactions: 1234567, Groups: 1, ParallelGroups: 12, ParallelReplays: 2, RowByRow: []state.RowByRow{{Table: "public.orders", Reason: `trigger "audit"`}}, Rows: state.Rows{Inserted: 10, Updated: 2000, Deleted: 3, Truncated: 1},

@@ -216,10 +216,13 @@ func (v *verifying) repairer(ctx context.Context, options *verify.Options) (*ver
 	if !follows {
 		return nil, verifyError(ctx, verify.ErrAlone)
 	}
-	// That of a copying session: the runner knows it as the subscription's own.
-	name := origin.CopyName(v.options.Name, v.target.server.DatabaseOID, 0)
-	if err := v.store.MakeOrigin(ctx, state.Origin{Name: name, Worker: -1}); err != nil {
-		return nil, apply.TargetError(err)
+	name := ""
+	if v.subscription.ProgressIn == state.InOrigins {
+		// That of a copying session: the runner knows it as the subscription's own.
+		name = origin.CopyName(v.options.Name, v.target.server.DatabaseOID, 0)
+		if err := v.store.MakeOrigin(ctx, state.Origin{Name: name, Worker: -1}); err != nil {
+			return nil, apply.TargetError(err)
+		}
 	}
 	repairer, err := verify.NewRepairer(ctx, options, name)
 	if err != nil {

@@ -1,6 +1,6 @@
 // Package origin answers one question: how far, durably. Each transaction on the
 // target records its position in a row of its own, and is stamped with a replication
-// origin; the Tracker turns commits and the target's flush position into what the
+// origin where the role may do that; the Tracker turns commits and the target's flush position into what the
 // publisher may forget.
 //
 //	row in pgapply.progress ──► where to resume
@@ -56,8 +56,8 @@ func (e *HeldError) Error() string {
 
 // Ensure creates the origin unless it exists, and returns its number.
 func Ensure(session Session, name string) (roident uint32, err error) {
-	rows, err := session.Query(`SELECT pg_catalog.pg_replication_origin_oid($1)`, name)
-	if err == nil && rows[0][0] == nil {
+	rows, err := session.Query(`SELECT roident FROM pg_catalog.pg_replication_origin WHERE roname = $1`, name)
+	if err == nil && len(rows) == 0 {
 		rows, err = session.Query(`SELECT pg_catalog.pg_replication_origin_create($1)`, name)
 	}
 	if err != nil {
@@ -175,6 +175,21 @@ func setBack(session Session, name string, position lsn.LSN) error {
 	return Acquire(session, name)
 }
 
+// ResumeRecorded is [Resume] for a subscription whose transactions are not stamped: the
+// rows alone say where it stands. The position is written once more, by a commit that
+// waits for the disk, and with it for all that was committed before.
+func ResumeRecorded(session Session, subscription string, floor lsn.LSN) (lsn.LSN, error) {
+	rows, err := session.Query(`
+		INSERT INTO pgapply.progress (subscription, position)
+		SELECT $1, coalesce((SELECT pg_catalog.max(position) FROM pgapply.progress WHERE subscription = $1 AND gid IS NULL), $2::pg_catalog.pg_lsn)
+		FROM (SELECT pg_catalog.set_config('synchronous_commit', 'local', true)) AS durable (setting) WHERE setting IS NOT NULL
+		RETURNING position`, subscription, floor.String())
+	if err != nil {
+		return 0, fmt.Errorf("record the progress of subscription %q: %w", subscription, err)
+	}
+	return lsn.Parse(string(rows[0][0]))
+}
+
 // Drop removes the origin; an absent one is no error.
 func Drop(session Session, name string) error {
 	_, err := session.Query(`
@@ -185,21 +200,23 @@ func Drop(session Session, name string) error {
 	return nil
 }
 
-// The statements that end the transaction in progress. Record takes the end position
-// and the commit time of the publisher's transaction, and the subscription: it writes
-// the position and stamps the commit with it. The stamp is a variable of the session,
-// not of the transaction: after any failed transaction Reset must run before the next
-// write, or that write's commit would carry the failed one's position (invariant I4).
+// The statements that end the transaction in progress. Record takes the end position of
+// the publisher's transaction, the subscription and, to stamp the commit with position and
+// time, the publisher's commit time: without it the commit has no origin. The stamp is a
+// variable of the session, not of the transaction: after any failed transaction Reset must
+// run before the next write, or that write's commit would carry the failed one's position
+// (invariant I4).
 //
 // RecordPrepared is Record for a transaction that is about to be prepared, and takes its
-// name as well: the row shows itself when that is committed. It says nothing of where to
-// resume. ForgetPrepared, for subscription and name, removes it.
+// name before the time: the row shows itself when that is committed. It says nothing of
+// where to resume. ForgetPrepared, for subscription and name, removes it.
 const (
-	RecordPreparedSQL = `INSERT INTO pgapply.progress (subscription, position, gid) VALUES ($3, $1::pg_catalog.pg_lsn, $4)
-		RETURNING pg_catalog.pg_replication_origin_xact_setup($1::pg_catalog.pg_lsn, $2::pg_catalog.timestamptz)`
-	ForgetPreparedSQL = `DELETE FROM pgapply.progress WHERE subscription = $1 AND gid = $2`
+	RecordSQL      = `INSERT INTO pgapply.progress (subscription, position) VALUES ($2, $1::pg_catalog.pg_lsn)`
+	RecordStampSQL = RecordSQL + ` RETURNING pg_catalog.pg_replication_origin_xact_setup($1::pg_catalog.pg_lsn, $3::pg_catalog.timestamptz)`
 
-	RecordSQL = `INSERT INTO pgapply.progress (subscription, position) VALUES ($3, $1::pg_catalog.pg_lsn)
-		RETURNING pg_catalog.pg_replication_origin_xact_setup($1::pg_catalog.pg_lsn, $2::pg_catalog.timestamptz)`
-	ResetSQL = `SELECT pg_catalog.pg_replication_origin_xact_reset()`
+	RecordPreparedSQL      = `INSERT INTO pgapply.progress (subscription, position, gid) VALUES ($2, $1::pg_catalog.pg_lsn, $3)`
+	RecordStampPreparedSQL = RecordPreparedSQL + ` RETURNING pg_catalog.pg_replication_origin_xact_setup($1::pg_catalog.pg_lsn, $4::pg_catalog.timestamptz)`
+
+	ForgetPreparedSQL = `DELETE FROM pgapply.progress WHERE subscription = $1 AND gid = $2`
+	ResetSQL          = `SELECT pg_catalog.pg_replication_origin_xact_reset()`
 )

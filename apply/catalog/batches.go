@@ -1,7 +1,7 @@
 package catalog
 
 // Which tables take batches: several changes as one statement, and in any order. Those on
-// which nothing notices it: no rule or trigger that is enabled for replicated changes, on
+// which nothing notices it: no rule or trigger that fires in the session, on
 // it or a partition, no constraint that is looked at later or row by row, and no function
 // that may look at the table, where a statement shows it other rows than the changes
 // would: it sees the table as it was before the statement, or, called by the check of a
@@ -39,11 +39,18 @@ const uses = `used(class, oid) AS (
 				) o(class, oid)
 			)`
 
+// fire are the settings of rules and triggers that fire in the session: those that are
+// enabled for replicated changes, unless the role may not say that its changes are.
+const fire = `('A', CASE pg_catalog.current_setting('session_replication_role') WHEN 'replica' THEN 'R'::"char" ELSE 'O' END)`
+
 // noticedBy names something by which the table c does not take batches; NULL for nothing.
 const noticedBy = `(WITH RECURSIVE ` + family + `, ` + uses + `
-			SELECT 'rule "' || rulename || '"' FROM p JOIN pg_catalog.pg_rewrite ON ev_class = p.oid AND ev_enabled IN ('A', 'R')
+			SELECT 'rule "' || rulename || '"' FROM p JOIN pg_catalog.pg_rewrite ON ev_class = p.oid AND ev_enabled IN ` + fire + `
 			UNION ALL
-			SELECT 'trigger "' || tgname || '"' FROM p JOIN pg_catalog.pg_trigger ON tgrelid = p.oid AND tgenabled IN ('A', 'R')
+			SELECT coalesce('foreign key "' || k.conname || '"', 'trigger "' || tgname || '"')
+			FROM p JOIN pg_catalog.pg_trigger ON tgrelid = p.oid AND tgenabled IN ` + fire + `
+			LEFT JOIN pg_catalog.pg_constraint k ON tgisinternal AND k.oid = tgconstraint AND k.contype = 'f'
+			WHERE NOT tgisinternal OR k.oid IS NOT NULL
 			UNION ALL
 			SELECT 'constraint "' || x.relname || '", which is deferrable or excludes'
 			FROM p JOIN pg_catalog.pg_index i ON i.indrelid = p.oid AND (NOT i.indimmediate OR i.indisexclusion) JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid

@@ -19,6 +19,7 @@ func querier(t *testing.T, uri string) *pgpipe.Pipe[int] {
 	config, err := pgconn.ParseConfig(uri)
 	require.NoError(t, err)
 	config.RuntimeParams["search_path"] = ""
+	config.RuntimeParams["session_replication_role"] = "replica"
 	conn, err := pgconn.ConnectConfig(t.Context(), config)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, conn.Conn().Close()) })

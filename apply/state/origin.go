@@ -39,9 +39,13 @@ func (s *Store) MakeOrigin(ctx context.Context, origin Origin) error {
 	if err := s.RegisterOrigin(ctx, origin); err != nil {
 		return err
 	}
-	found, err := rows(ctx, s, fmt.Sprintf("create replication origin %q", origin.Name), pgx.RowTo[uint32], `
-		SELECT CASE WHEN pg_catalog.pg_replication_origin_oid($2) IS NULL THEN pg_catalog.pg_replication_origin_create($2)
-		            ELSE pg_catalog.pg_replication_origin_oid($2) END WHERE $1::text IS NOT NULL`, origin.Name)
+	doing := fmt.Sprintf("create replication origin %q", origin.Name)
+	found, err := rows(ctx, s, doing, pgx.RowTo[uint32],
+		`SELECT roident FROM pg_catalog.pg_replication_origin WHERE roname = $2 AND $1::text IS NOT NULL`, origin.Name)
+	if err == nil && len(found) == 0 {
+		found, err = rows(ctx, s, doing, pgx.RowTo[uint32],
+			`SELECT pg_catalog.pg_replication_origin_create($2) WHERE $1::text IS NOT NULL`, origin.Name)
+	}
 	if err != nil {
 		return err
 	}

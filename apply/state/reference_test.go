@@ -35,6 +35,8 @@ func meanings() map[string]string {
 		"subscription.last_error":          "the error that has stopped it",
 		"subscription.last_error_hint":     "its remedy",
 		"subscription.last_error_at":       "when it was",
+		"subscription.progress_in":         "`origin` where transactions are stamped with replication origins, `table` where they are not",
+		"subscription.unstamped_until":     "when they began to be: rows without an origin from before that are not taken for somebody else's",
 		"subscription.created_at":          "the first start",
 		"subscription.updated_at":          "when the row was last written",
 		"subscription.skip_lsn":            "`pgapply skip --lsn`, until that transaction was skipped",

@@ -14,7 +14,7 @@ import (
 // There are no foreign keys: roles that apply changes often run with
 // session_replication_role=replica by default, which turns them off.
 func migrations() []string {
-	return []string{version1, version2, version3, version4, version5}
+	return []string{version1, version2, version3, version4, version5, version6}
 }
 
 // Version is the version of the schema that this program reads and writes.
@@ -175,6 +175,15 @@ ALTER TABLE pgapply.version REPLICA IDENTITY FULL;
 ALTER TABLE pgapply.progress REPLICA IDENTITY FULL;
 `
 
+// version6: the progress need not be in replication origins. progress_in says where it
+// is; unstamped_until is when it came into origins, where it had been in the table before:
+// rows that were written until then look as if somebody on the target had.
+const version6 = `
+ALTER TABLE pgapply.subscription
+	ADD COLUMN progress_in     text NOT NULL DEFAULT 'origin' CHECK (progress_in IN ('origin', 'table')),
+	ADD COLUMN unstamped_until timestamptz;
+`
+
 // migrationLock serialises those who create, migrate or drop the schema. The
 // schema's OID cannot serve, since it may not exist yet: the letters "pgapply".
 const migrationLock = int64(0x0070676170706c79)
@@ -215,13 +224,16 @@ func migrate(ctx context.Context, conn *pgx.Conn, steps []string) error {
 				return fmt.Errorf("bring schema pgapply to version %d: %w", n+1, err)
 			}
 		}
-		_, err = tx.Exec(ctx, `INSERT INTO pgapply.version AS v (version, migrated_at) VALUES ($1, pg_catalog.now())
-			ON CONFLICT ((true)) DO UPDATE SET version = EXCLUDED.version, migrated_at = EXCLUDED.migrated_at`, len(steps))
-		if err != nil {
+		if _, err := tx.Exec(ctx, recordVersionSQL(len(steps))); err != nil {
 			return fmt.Errorf("record version %d of schema pgapply: %w", len(steps), err)
 		}
 		return nil
 	})
+}
+
+func recordVersionSQL(version int) string {
+	return fmt.Sprintf(`INSERT INTO pgapply.version AS v (version, migrated_at) VALUES (%d, pg_catalog.now())
+	ON CONFLICT ((true)) DO UPDATE SET version = EXCLUDED.version, migrated_at = EXCLUDED.migrated_at`, version)
 }
 
 // createSchema asks first: CREATE SCHEMA IF NOT EXISTS wants the privilege to
@@ -279,20 +291,23 @@ func installedVersion(ctx context.Context, q querier) (version int, err error) {
 // checkOwners refuses a schema that somebody with fewer rights has prepared for
 // us. Trusted are roles that may act as ours anyway (administrators among them)
 // and, unless we are a superuser, the owner of the database.
-func checkOwners(ctx context.Context, q querier) error {
-	var object, owner, role string
+func checkOwners(ctx context.Context, q querier) error { return checkOwnersFor(ctx, q, "") }
+
+// checkOwnersFor is checkOwners for another role; empty means the session's.
+func checkOwnersFor(ctx context.Context, q querier, role string) error {
+	var object, owner string
 	err := q.QueryRow(ctx, `
-		SELECT o.object, pg_catalog.pg_get_userbyid(o.owner), current_user
+		SELECT o.object, pg_catalog.pg_get_userbyid(o.owner), me.rolname
 		FROM (SELECT 'schema pgapply', nspowner FROM pg_catalog.pg_namespace WHERE nspname = 'pgapply'
 		      UNION ALL
 		      SELECT 'relation pgapply.' || relname, relowner FROM pg_catalog.pg_class
 		      WHERE relnamespace = (SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = 'pgapply')
 		        AND relkind <> 't') AS o (object, owner),
 		     pg_catalog.pg_database d, pg_catalog.pg_roles me
-		WHERE d.datname = pg_catalog.current_database() AND me.rolname = current_user
+		WHERE d.datname = pg_catalog.current_database() AND me.rolname = coalesce(nullif($1, ''), current_user)
 		  AND NOT pg_catalog.pg_has_role(o.owner, me.oid, 'MEMBER')
 		  AND (me.rolsuper OR o.owner <> d.datdba)
-		ORDER BY o.object DESC LIMIT 1`).Scan(&object, &owner, &role)
+		ORDER BY o.object DESC LIMIT 1`, role).Scan(&object, &owner, &role)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil

@@ -170,6 +170,10 @@ type StreamOptions struct {
 	TwoPhase     bool     `json:"two_phase"`
 	Binary       bool     `json:"binary"`
 	Origin       string   `json:"origin"`
+	// Progress is where the target keeps how far it is: "origin" or "table".
+	Progress ProgressIn `json:"progress"`
+	// Fires tells that triggers, rules and foreign keys of the target fire.
+	Fires bool `json:"triggers_fire"`
 }
 
 // Rows counts changes that were applied and committed.

@@ -21,6 +21,7 @@ func full() *Status {
 		Publisher: Publisher{Version: 180004, SystemID: "7713713780499195838", Timeline: 2, Database: "shop"},
 		Stream: StreamOptions{
 			Slot: "orders", Publications: []string{"p1", "p2"}, Protocol: 4, Streaming: "parallel", TwoPhase: true, Binary: true, Origin: "any",
+			Progress: InTable, Fires: true,
 		},
 		Received: 0x16B374D8, Applied: 0x16B374D7, Flushed: 0x16B374D6, Acknowledged: 0x16B374D5,
 		LagBytes: 1, LagSeconds: 2.5, LastCommitTime: &at, OldestCommitTime: &at,

@@ -25,6 +25,8 @@ type Store struct {
 		conn *pgx.Conn
 		// locked: this session holds the runner lock.
 		locked bool
+		// seesOrigins is nil until it was asked.
+		seesOrigins *bool
 		// runner identifies the runner row that this process wrote.
 		runner *Runner
 	}

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -20,6 +21,16 @@ const (
 	SlotCreating SlotState = "creating"
 	SlotCreated  SlotState = "created"
 	SlotAdopted  SlotState = "adopted"
+)
+
+// ProgressIn is where a subscription keeps how far it is applied.
+type ProgressIn string
+
+// The places. Either way each transaction writes its position into table progress; with
+// origins it is stamped with it, too.
+const (
+	InOrigins ProgressIn = "origin"
+	InTable   ProgressIn = "table"
 )
 
 // Subscription is the row of one subscription.
@@ -47,6 +58,10 @@ type Subscription struct {
 	AckLSN lsn.LSN
 	// SkipLSN is where the transaction ends that is to be skipped; 0 for none.
 	SkipLSN lsn.LSN
+	// ProgressIn says where the progress is kept. UnstampedUntil is when it came into
+	// origins, nil where it was never in the table.
+	ProgressIn     ProgressIn
+	UnstampedUntil *time.Time
 	// Epoch counts the runners; see [Store.RaiseEpoch].
 	Epoch int64
 	// TablesVersion counts what was decided about the tables outside of the runner.
@@ -76,7 +91,7 @@ func (s *Store) Subscription(ctx context.Context) (*Subscription, error) {
 	found, err := rows(ctx, s, "read the subscription", scanSubscription, `
 		SELECT name, enabled, paused_at, coalesce(pause_reason, ''), source_system_id, source_timeline, source_database, target_system_id, target_database_oid,
 		       slot_name, slot_state, coalesce(consistent_point, '0/0')::text, publications, coalesce(ack_lsn, '0/0')::text,
-		       coalesce(skip_lsn, '0/0')::text, epoch, tables_version, coalesce(sync_slot, ''), coalesce(sync_lsn, '0/0')::text,
+		       coalesce(skip_lsn, '0/0')::text, progress_in, unstamped_until, epoch, tables_version, coalesce(sync_slot, ''), coalesce(sync_lsn, '0/0')::text,
 		       settings::text, coalesce(last_error, ''), coalesce(last_error_hint, ''), last_error_at, created_at, updated_at
 		FROM pgapply.subscription WHERE name = $1`)
 	if err != nil || len(found) == 0 {
@@ -90,7 +105,7 @@ func scanSubscription(row pgx.CollectableRow) (*Subscription, error) {
 	var consistent, acknowledged, skip, sync, settings string
 	err := row.Scan(&sub.Name, &sub.Enabled, &sub.PausedAt, &sub.PauseReason, &sub.Source.SystemID, &sub.Source.Timeline, &sub.Source.Database,
 		&sub.TargetSystemID, &sub.TargetDatabaseOID, &sub.SlotName, &sub.SlotState, &consistent, &sub.Publications, &acknowledged,
-		&skip, &sub.Epoch, &sub.TablesVersion, &sub.SyncSlot, &sync, &settings, &sub.LastError, &sub.LastErrorHint, &sub.LastErrorAt, &sub.CreatedAt, &sub.UpdatedAt)
+		&skip, &sub.ProgressIn, &sub.UnstampedUntil, &sub.Epoch, &sub.TablesVersion, &sub.SyncSlot, &sync, &settings, &sub.LastError, &sub.LastErrorHint, &sub.LastErrorAt, &sub.CreatedAt, &sub.UpdatedAt)
 	if err != nil {
 		return nil, err
 	}
@@ -144,16 +159,17 @@ func (s *Store) AdoptSlot(ctx context.Context, sub *Subscription, confirmed lsn.
 func (s *Store) insert(ctx context.Context, doing string, sub *Subscription, slot SlotState, point lsn.LSN) error {
 	touched, err := s.exec(ctx, doing, `
 		INSERT INTO pgapply.subscription AS s (name, source_system_id, source_timeline, source_database,
-			target_system_id, target_database_oid, slot_name, slot_state, consistent_point, publications, settings)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, nullif($9::text, '0/0')::pg_lsn, $10, $11::text::jsonb)
+			target_system_id, target_database_oid, slot_name, slot_state, consistent_point, publications, settings, progress_in)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, nullif($9::text, '0/0')::pg_lsn, $10, $11::text::jsonb, $12)
 		ON CONFLICT (name) DO UPDATE SET (source_system_id, source_timeline, source_database,
-			target_system_id, target_database_oid, slot_name, slot_state, consistent_point, publications, settings, updated_at)
+			target_system_id, target_database_oid, slot_name, slot_state, consistent_point, publications, settings, progress_in, unstamped_until, updated_at)
 			= ROW (EXCLUDED.source_system_id, EXCLUDED.source_timeline, EXCLUDED.source_database,
 			EXCLUDED.target_system_id, EXCLUDED.target_database_oid, EXCLUDED.slot_name, EXCLUDED.slot_state,
-			EXCLUDED.consistent_point, EXCLUDED.publications, EXCLUDED.settings, pg_catalog.now())
+			EXCLUDED.consistent_point, EXCLUDED.publications, EXCLUDED.settings, EXCLUDED.progress_in, NULL, pg_catalog.now())
 		WHERE s.slot_state = 'creating'`,
 		sub.Source.SystemID, sub.Source.Timeline, sub.Source.Database, sub.TargetSystemID, sub.TargetDatabaseOID,
-		sub.SlotName, string(slot), point.String(), nonNil(sub.Publications), settingsText(sub.Settings))
+		sub.SlotName, string(slot), point.String(), nonNil(sub.Publications), settingsText(sub.Settings),
+		string(cmp.Or(sub.ProgressIn, InOrigins)))
 	if err == nil && touched == 0 {
 		return fmt.Errorf("%s: subscription %q: %w", doing, s.name, ErrSlotRecorded)
 	}
@@ -166,6 +182,28 @@ func (s *Store) SetSettings(ctx context.Context, publications []string, settings
 		SET publications = $2, settings = $3::text::jsonb, updated_at = pg_catalog.now()
 		WHERE name = $1`,
 		nonNil(publications), settingsText(settings))
+}
+
+// SetProgressIn records that the progress is kept elsewhere from now on. No session of an
+// earlier runner writes any more.
+func (s *Store) SetProgressIn(ctx context.Context, place ProgressIn) error {
+	return s.execOne(ctx, "record where the progress is kept", `UPDATE pgapply.subscription
+		SET unstamped_until = CASE WHEN progress_in = 'table' AND $2 = 'origin' THEN pg_catalog.clock_timestamp() ELSE unstamped_until END,
+		    progress_in = $2, updated_at = pg_catalog.now() WHERE name = $1`, string(place))
+}
+
+// ReadProgressIn is where the subscription keeps its progress, whatever version of the
+// schema it is recorded in; empty where the state does not know it.
+func ReadProgressIn(ctx context.Context, conn *pgx.Conn, name string) (place ProgressIn, err error) {
+	known, err := Known(ctx, conn, name)
+	if err != nil || !known {
+		return "", err
+	}
+	err = conn.QueryRow(ctx, `SELECT coalesce(pg_catalog.to_jsonb(s) ->> 'progress_in', 'origin') FROM pgapply.subscription s WHERE name = $1`, name).Scan(&place)
+	if err != nil {
+		return "", newStore(conn, name).explain(ctx, err)
+	}
+	return place, nil
 }
 
 // SetSource records another identity of the publisher, such as the timeline

@@ -148,6 +148,9 @@ func requireSubscription(t *testing.T, store *Store, want *Subscription) {
 	t.Helper()
 	got, err := store.Subscription(t.Context())
 	require.NoError(t, err)
+	if want.ProgressIn == "" {
+		want.ProgressIn = InOrigins
+	}
 	require.Empty(t, cmp.Diff(want, got, cmpopts.IgnoreTypes(time.Time{})))
 	require.False(t, got.CreatedAt.IsZero())
 	require.False(t, got.UpdatedAt.Before(got.CreatedAt))

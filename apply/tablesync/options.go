@@ -39,6 +39,8 @@ type Options struct {
 	// Origin is the name of the replication origin of a job, 0 to Jobs-1: it exists, and
 	// nobody else uses it meanwhile. A nil func copies without origins.
 	Origin func(job int) string
+	// Fires lets triggers, rules and foreign keys of the target fire.
+	Fires bool
 	// Fence keeps the sessions from writing beside a later runner's.
 	Fence target.Fence
 	// State hears of every table.

@@ -28,6 +28,7 @@ func (o *Options) openSession(ctx context.Context, job int) (*session, error) {
 	s := &session{refused: func() {}}
 	conn, err := target.Connect(ctx, target.Connection{
 		URI: o.Target, Passfile: o.TargetPassfile, ApplicationName: o.ApplicationName,
+		Fires: o.Fires,
 		// Only what says that a table is complete must be durable: it lies behind the rows.
 		SynchronousCommit: "off",
 		Adjust: func(config *pgconn.Config) {

@@ -24,6 +24,9 @@ type Connection struct {
 	ApplicationName string
 	// SynchronousCommit is the session's setting of that name.
 	SynchronousCommit string
+	// Fires leaves session_replication_role as it is, so that triggers, rules and foreign
+	// keys fire as in any other session. Without it the role must be allowed to set it.
+	Fires bool
 	// Settings are forced beside those that every writing session has.
 	Settings map[string]string
 	// Adjust changes what pgconn is given; nil changes nothing.
@@ -37,7 +40,6 @@ type Connection struct {
 func (c *Connection) settings() map[string]string {
 	forced := map[string]string{
 		"application_name":                    c.ApplicationName,
-		"session_replication_role":            "replica",
 		"search_path":                         "",
 		"datestyle":                           "ISO",
 		"intervalstyle":                       "postgres",
@@ -80,15 +82,26 @@ func Connect(ctx context.Context, connection Connection) (*pgconn.PgConn, error)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the target: %w", conninfo.ConnectError(err))
 	}
-	if err := prepareSession(ctx, conn); err != nil {
+	if err := prepareSession(ctx, conn, !connection.Fires); err != nil {
 		_ = conn.Close(context.WithoutCancel(ctx)) // the reason is err
 		return nil, fmt.Errorf("prepare the session on the target: %w", err)
 	}
 	return conn, nil
 }
 
+// QuietSQL keeps triggers, rules and foreign keys from firing in the session. A role that
+// may not set that, as none but superusers before 15, may have it set by ALTER ROLE: then
+// nothing is to be set, and a startup packet that asks for it would be refused.
+const QuietSQL = `SELECT pg_catalog.set_config('session_replication_role', 'replica', false)
+	WHERE pg_catalog.current_setting('session_replication_role') <> 'replica'`
+
 // prepareSession settles what a startup packet cannot.
-func prepareSession(ctx context.Context, conn *pgconn.PgConn) error {
+func prepareSession(ctx context.Context, conn *pgconn.PgConn, quiet bool) error {
+	if quiet {
+		if _, err := conn.Exec(ctx, QuietSQL).ReadAll(); err != nil {
+			return err
+		}
+	}
 	// Values pass through as the publisher converted them, in the encoding of this
 	// database. The timeout is not one of every major.
 	_, err := conn.Exec(ctx, `SELECT pg_catalog.set_config('client_encoding', pg_catalog.current_setting('server_encoding'), false),

@@ -152,7 +152,7 @@ func remedy(refusal *pgconn.PgError, position lsn.LSN) string {
 	case "23502", "23503", "23514", "23P01":
 		return "change the constraint on the target, or the rows there that it is about, or " + leaveOut(position)
 	case "42501":
-		return "grant the apply role INSERT, UPDATE, DELETE, TRUNCATE and SELECT on the table"
+		return PrivilegeRemedy(refusal)
 	case "0A000":
 		// The server would suggest TRUNCATE ... CASCADE, which nobody can add here.
 		if strings.Contains(refusal.Hint, "CASCADE") {
@@ -167,6 +167,18 @@ func remedy(refusal *pgconn.PgError, position lsn.LSN) string {
 		return "give the target's column a type that takes the value, or " + leaveOut(position)
 	}
 	return refusal.Hint
+}
+
+// PrivilegeRemedy says what helps where the target refuses something for want of a
+// privilege.
+func PrivilegeRemedy(refusal *pgconn.PgError) string {
+	switch {
+	case strings.Contains(refusal.Message, "row-level security"):
+		return "let the apply role be one that row-level security does not apply to: ALTER ROLE ... BYPASSRLS, or the table's owner where it is not forced"
+	case strings.HasPrefix(refusal.Message, "permission denied for database"):
+		return "as an administrator: GRANT CONNECT ON DATABASE ... TO the role, which `pgapply init --role ROLE` does"
+	}
+	return "grant it to the apply role: `pgapply check` names what is missing, and `pgapply init --role ROLE` grants it"
 }
 
 // ConnectionError says that the connection is gone, and with it what was not

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"pgapply/conflict"
 	"pgapply/decoder"
@@ -28,7 +29,11 @@ const lookAhead = 4096
 
 // foreignSQL is a condition on who wrote a row, NULL where that is not known.
 func (s *Session) foreignSQL(written string) string {
-	return "(" + written + ").roident <> ALL ('{" + strings.Join(s.own, ",") + "}'::pg_catalog.oid[])"
+	foreign := "(" + written + ").roident <> ALL ('{" + strings.Join(s.own, ",") + "}'::pg_catalog.oid[])"
+	if until := s.unstampedUntil; until != nil {
+		foreign = fmt.Sprintf("(%s AND NOT ((%s).roident = 0 AND (%[2]s).timestamp <= %s::pg_catalog.timestamptz))", foreign, written, literal(until.UTC().Format(time.RFC3339Nano)))
+	}
+	return foreign
 }
 
 // oursSQL is a condition on the row itself.
@@ -170,6 +175,9 @@ func (s *Session) looked(token token, rows [][][]byte) error {
 // foreign tells whether somebody else wrote the row: another origin, or nobody
 // that replicates. Where it is not known, the row counts as ours.
 func (s *Session) foreign(row *localRow) bool {
+	if until := s.unstampedUntil; until != nil && row.origin == "0" && row.CommitTime != nil && !row.CommitTime.After(*until) {
+		return false
+	}
 	return row.origin != "" && !slices.Contains(s.own, row.origin)
 }
 

@@ -322,7 +322,7 @@ func (s *Session) sendCommit(last *txn.Transaction) error {
 	if err := s.settle(); err != nil {
 		return err
 	}
-	if err := s.control(opOther, recordStatement, last.EndLSN.String(), timestamp(last.Time), s.progressName()); err != nil {
+	if err := s.writePosition(recordStatement, last, s.progressName()); err != nil {
 		return err
 	}
 	return s.control(opCommit, commitStatement)

@@ -54,6 +54,8 @@ type Options struct {
 	Progress string
 	// DatabaseOID is the target database's.
 	DatabaseOID uint32
+	// Fires is that of Connection.
+	Fires bool
 	// Fence keeps the session from writing beside a later runner's.
 	Fence Fence
 	// MaxBatch bounds, in bytes, the changes that wait to be sent as one statement for
@@ -108,13 +110,15 @@ type Session struct {
 	pipe    *pgpipe.Pipe[token]
 	log     *zap.Logger
 
-	// origin is the name of the acquired origin.
+	// origin is the name of the acquired origin, empty where transactions are not stamped.
 	origin string
 	// ours is a condition on a row: that no other origin, and nobody on the target,
 	// wrote it last. It is nil where commit timestamps are not tracked.
 	ours condition
-	// own holds the numbers of the subscription's origins, as text.
-	own []string
+	// own holds the numbers of the subscription's origins, as text, and unstampedUntil is
+	// that of Ours.
+	own            []string
+	unstampedUntil *time.Time
 	// tables by the publisher's relation ID, and those of a group that is applied ahead.
 	tables map[uint32]*table
 	keyed  []KeyedTable
@@ -177,7 +181,7 @@ type Session struct {
 func Open(ctx context.Context, options Options) (*Session, error) {
 	conn, err := Connect(ctx, Connection{
 		URI: options.URI, Passfile: options.Passfile, ApplicationName: options.ApplicationName,
-		SynchronousCommit: options.SynchronousCommit, Settings: planning(), Adjust: pgpipe.Configure,
+		SynchronousCommit: options.SynchronousCommit, Fires: options.Fires, Settings: planning(), Adjust: pgpipe.Configure,
 	})
 	if err != nil {
 		return nil, err
@@ -268,26 +272,29 @@ func (s *Session) sync() {
 	s.pipe.Sync()
 }
 
+// Ours says what of the rows on the target the subscription has written.
+type Ours struct {
+	// Origins are the numbers of all that the subscription ever had.
+	Origins []uint32
+	// UnstampedUntil, unless nil, is when it began to stamp its transactions: rows without
+	// an origin that were committed before that count as ours.
+	UnstampedUntil *time.Time
+}
+
 // AcquireOrigin makes the origin the session's own and returns the end of the last
-// transaction that committed under it, or floor where none has left a position. own
-// are the numbers of all origins that the subscription ever had: what they wrote is
-// ours.
-func (s *Session) AcquireOrigin(name string, own []uint32, floor lsn.LSN) (lsn.LSN, error) {
+// transaction that committed under it, or floor where none has left a position.
+func (s *Session) AcquireOrigin(name string, ours Ours, floor lsn.LSN) (lsn.LSN, error) {
 	if err := origin.Acquire(s, name); err != nil {
 		return 0, err
 	}
-	// Only now is it sure that the state is there.
-	s.pipe.Prepare(token{}, recordStatement, origin.RecordSQL, nil)
-	s.pipe.Prepare(token{}, recordPreparedStatement, origin.RecordPreparedSQL, nil)
-	s.pipe.Prepare(token{}, forgetStatement, origin.ForgetPreparedSQL, nil)
-	s.pipe.Prepare(token{}, messageStatement, messageSQL, nil)
+	s.prepareRecords(origin.RecordStampSQL, origin.RecordStampPreparedSQL)
 	rows, err := s.Query(`SELECT pg_catalog.current_setting('track_commit_timestamp')`)
 	if err != nil {
 		return 0, fmt.Errorf("prepare the session on the target: %w", err)
 	}
 	s.origin = name
-	s.own = s.own[:0]
-	for _, number := range own {
+	s.own, s.unstampedUntil = s.own[:0], ours.UnstampedUntil
+	for _, number := range ours.Origins {
 		s.own = append(s.own, strconv.FormatUint(uint64(number), 10))
 	}
 	if string(rows[0][0]) == "on" {
@@ -295,6 +302,31 @@ func (s *Session) AcquireOrigin(name string, own []uint32, floor lsn.LSN) (lsn.L
 		s.ours = func(b *builder) { b.WriteString(" AND " + ours) }
 	}
 	return origin.Resume(s, name, s.progressName(), floor)
+}
+
+// Resume is AcquireOrigin for a subscription that has no origins: its transactions are
+// not stamped, and who wrote a row is not known.
+func (s *Session) Resume(floor lsn.LSN) (lsn.LSN, error) {
+	s.prepareRecords(origin.RecordSQL, origin.RecordPreparedSQL)
+	return origin.ResumeRecorded(s, s.progressName(), floor)
+}
+
+// prepareRecords prepares what writes into the state, which is sure to be there only now.
+func (s *Session) prepareRecords(record, recordPrepared string) {
+	s.pipe.Prepare(token{}, recordStatement, record, nil)
+	s.pipe.Prepare(token{}, recordPreparedStatement, recordPrepared, nil)
+	s.pipe.Prepare(token{}, forgetStatement, origin.ForgetPreparedSQL, nil)
+	s.pipe.Prepare(token{}, messageStatement, messageSQL, nil)
+}
+
+// writePosition sends the statement that writes the end position of a transaction, and stamps
+// the commit.
+func (s *Session) writePosition(statement string, t *txn.Transaction, parameters ...string) error {
+	parameters = append([]string{t.EndLSN.String()}, parameters...)
+	if s.origin != "" {
+		parameters = append(parameters, timestamp(t.Time))
+	}
+	return s.control(opOther, statement, parameters...)
 }
 
 // progressName is whose position the session's transactions move.

@@ -122,7 +122,7 @@ func (s *Session) endPrepared(t *txn.Transaction) error {
 		return err
 	}
 	name := s.preparedName(t.XID, t.EndLSN)
-	if err := s.control(opOther, recordPreparedStatement, t.EndLSN.String(), timestamp(t.Time), s.options.Subscription, name); err != nil {
+	if err := s.writePosition(recordPreparedStatement, t, s.options.Subscription, name); err != nil {
 		return err
 	}
 	if err := s.utility(opPrepare, "PREPARE TRANSACTION "+literal(name)); err != nil {
@@ -193,8 +193,10 @@ func (s *Session) decided(t *txn.Transaction) error {
 	}
 	if prepared {
 		// The stamp belongs to the next transaction that ends, which this command does.
-		if _, err := s.Query(stampSQL, t.EndLSN.String(), timestamp(t.Time)); err != nil {
-			return err
+		if s.origin != "" {
+			if _, err := s.Query(stampSQL, t.EndLSN.String(), timestamp(t.Time)); err != nil {
+				return err
+			}
 		}
 		if _, err := s.Query(command + literal(name)); err != nil {
 			return err

@@ -60,7 +60,7 @@ func TestRunHasTheEnginesDefaults(t *testing.T) {
 func TestRunTakesEveryFlag(t *testing.T) {
 	c := call(t, nil, run("--name", "sub", "--source-passfile", "/a", "--target-passfile", "/b", "--wait=false",
 		"--publication", "with, comma", "--slot", "s", "--create-slot=false", "--failover", "--streaming", "on", "--binary",
-		"--origin", "none", "--endpos", "1/2", "--on-error", "stop", "--workers", "2", "--synchronous-commit", "local",
+		"--origin", "none", "--progress", "origin", "--fire-triggers", "--endpos", "1/2", "--on-error", "stop", "--workers", "2", "--synchronous-commit", "local",
 		"--max-group-transactions", "1", "--max-group-rows", "2", "--max-group-bytes", "3kB", "--max-group-age", "4ms", "--max-batch", "7kB",
 		"--on-conflict", "update_missing=error", "--on-conflict", "a.b, c:insert_exists=keep_local", "--conflict-retention", "1d12h", "--log-rows",
 		"--copy-data=false", "--table-jobs", "8", "--split-tables-larger-than", "9MiB", "--if-not-empty", "truncate", "--yes", "--analyze=false",
@@ -74,7 +74,7 @@ func TestRunTakesEveryFlag(t *testing.T) {
 		Tables:   apply.TableFilter{Include: []string{"a.*"}, Exclude: []string{"b"}},
 		TwoPhase: true, OnConflict: policies, ConflictRetention: 36 * time.Hour, LogRows: true, MissingTable: "skip", Messages: "table",
 		Name: "sub", Source: "dbname=a", Target: "dbname=b", SourcePassfile: "/a", TargetPassfile: "/b",
-		Publications: []string{"p", "with, comma"}, Slot: "s", Failover: true, Streaming: "on", Binary: true, Origin: "none",
+		Publications: []string{"p", "with, comma"}, Slot: "s", Failover: true, Streaming: "on", Binary: true, Origin: "none", Progress: "origin", FireTriggers: true,
 		EndLSN: lsn.LSN(1<<32 + 2), OnError: "stop", Workers: 2, SynchronousCommit: "local",
 		MaxGroup:    stream.Limits{Transactions: 1, Rows: 2, Bytes: 3 << 10, Age: 4 * time.Millisecond},
 		MaxBatch:    7 << 10,

@@ -37,6 +37,7 @@ func choices() map[string][]string {
 		"on-conflict":        pairs,
 		"on-error":           {"retry", "pause", "stop"},
 		"origin":             {"any", "none"},
+		"progress":           {"auto", "origin", "table"},
 		"prepared":           {"commit", "rollback"},
 		"repair":             {"print", "apply"},
 		"sequences":          {"all", "published", "none"},

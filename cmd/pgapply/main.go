@@ -34,6 +34,7 @@ func newRoot(start starter) *cobra.Command {
 another PostgreSQL server, exactly once and in commit order.
 
   try it         pgapply demo
+  get the rights pgapply init --target URI --role ROLE
   prepare        pgapply check --source URI --target URI --publication NAME
   replicate      pgapply run --source URI --target URI --publication NAME
   look at it     pgapply status --source URI --target URI`,
@@ -47,7 +48,7 @@ another PostgreSQL server, exactly once and in commit order.
 	root.SetVersionTemplate("pgapply {{.Version}}\n")
 	root.DisableFlagsInUseLine = true
 	root.SuggestionsMinimumDistance = suggestionDistance
-	root.AddCommand(newRun(start), newCheck(), newStatus(), newPause(), newResume(), newSkip(), newRefresh(), newResync(), newConflicts(), newSequences(), newVerify(), newCutover(), newWait(), newCleanup(), newConfig(), newDemo(), newVersion())
+	root.AddCommand(newInit(), newRun(start), newCheck(), newStatus(), newPause(), newResume(), newSkip(), newRefresh(), newResync(), newConflicts(), newSequences(), newVerify(), newCutover(), newWait(), newCleanup(), newConfig(), newDemo(), newVersion())
 	root.CompletionOptions.DisableNoDescFlag = true // which would be a setting like the others
 	completeFlags(root)
 	return root

@@ -104,6 +104,8 @@ func (v *verb) engineFlags(options *apply.Options) {
 		flags.StringVar(&options.MissingTable, "missing-table", options.MissingTable, "`ACTION` for a published table that the target lacks: error, or skip its changes")
 		flags.StringVar(&options.Messages, "messages", options.Messages, "`ACTION` for logical messages: none, count, or table for table pgapply.message, which turns --streaming off (14 and later)")
 		flags.IntVar(&options.Workers, "workers", options.Workers, "`N` sessions that apply: one in order of commit, the others ahead of it what does not meet")
+		flags.StringVar(&options.Progress, "progress", options.Progress, "`WHERE` the target keeps how far it is: origin, table, or auto for origins where the role may use them; docs/managed-clouds.md says what a table lacks")
+		flags.BoolVar(&options.FireTriggers, "fire-triggers", options.FireTriggers, "where the role may not set session_replication_role, go on although triggers, rules or foreign keys of the tables fire")
 		flags.StringVar(&options.SynchronousCommit, "synchronous-commit", options.SynchronousCommit, "`VALUE` of synchronous_commit in the apply sessions; off loses nothing")
 		flags.IntVar(&options.MaxGroup.Transactions, "max-group-transactions", options.MaxGroup.Transactions, "at most `N` transactions share a target transaction while behind; 1 for none")
 		flags.IntVar(&options.MaxGroup.Rows, "max-group-rows", options.MaxGroup.Rows, "at most `N` rows in such a group")

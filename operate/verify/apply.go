@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	writing "pgapply/apply/target"
 )
 
 // Repairer writes what the publisher has onto the target:
@@ -22,9 +24,12 @@ import (
 // What it writes is stamped with a replication origin, so that it does not travel on.
 type Repairer struct {
 	source, target *session
+	// stamps: the session has an origin.
+	stamps bool
 }
 
-// NewRepairer opens a session to each end. The origin, which must exist, is free for it.
+// NewRepairer opens a session to each end. The origin, which must exist, is free for it;
+// without a name what is repaired has none.
 func NewRepairer(ctx context.Context, options *Options, origin string) (*Repairer, error) {
 	// A lock on a row is a write.
 	source, err := open(ctx, "publisher", options.Source, options.ApplicationName, map[string]string{"default_transaction_read_only": "off"})
@@ -33,9 +38,12 @@ func NewRepairer(ctx context.Context, options *Options, origin string) (*Repaire
 	}
 	// As for all changes that come from the publisher, triggers do not fire.
 	target, err := open(ctx, "target", options.Target, options.ApplicationName, map[string]string{
-		"default_transaction_read_only": "off", "session_replication_role": "replica",
+		"default_transaction_read_only": "off",
 	})
 	if err == nil {
+		_, err = target.query(ctx, writing.QuietSQL)
+	}
+	if err == nil && origin != "" {
 		_, err = target.query(ctx, `SELECT pg_catalog.pg_replication_origin_session_setup(`+literal(origin)+`)`)
 	}
 	if err != nil {
@@ -45,12 +53,12 @@ func NewRepairer(ctx context.Context, options *Options, origin string) (*Repaire
 		}
 		return nil, &EndError{Target: true, Err: fmt.Errorf("prepare the repair: %w", err)}
 	}
-	return &Repairer{source: source, target: target}, nil
+	return &Repairer{source: source, target: target, stamps: origin != ""}, nil
 }
 
 // Close gives the origin back, and ends the sessions.
 func (r *Repairer) Close() {
-	if !r.target.conn.IsClosed() {
+	if r.stamps && !r.target.conn.IsClosed() {
 		ctx, cancel := context.WithTimeout(context.Background(), cancelGrace)
 		defer cancel()
 		// Otherwise the server does, a moment after the session has ended.
