@@ -31,12 +31,15 @@ type feedback struct {
 	interval time.Duration
 	// timeout is the longest silence, and the longest time that one write may take.
 	timeout time.Duration
-	// silent returns how long the reader has been waiting for bytes.
-	silent func() time.Duration
+	// silent returns how long the reader has been waiting for bytes, and arrival how many
+	// it got, and how long it had to wait for all of them.
+	silent  func() time.Duration
+	arrival func() (bytes int64, waited time.Duration)
 	// fail ends the stream for a reason.
 	fail func(error)
-	// written is the newest position received.
+	// written is the newest position received, and frames how many were.
 	written atomic.Uint64
+	frames  atomic.Int64
 
 	mu       sync.Mutex
 	position Position
@@ -68,6 +71,7 @@ func (f *feedback) report(position Position, urgent bool) {
 
 // received notes how far the publisher's frames have come.
 func (f *feedback) received(frame Frame) {
+	f.frames.Add(1)
 	position := uint64(frame.names())
 	if position > f.written.Load() { // the reader alone stores it
 		f.written.Store(position)
@@ -90,6 +94,8 @@ func (f *feedback) run() {
 	defer close(f.done)
 	sent := time.Now()
 	var asked time.Time // when we last asked whether the publisher is there
+	var message crawl // of the stream, not of what came before it
+	message.bytes, message.waited = f.arrival()
 	timer := time.NewTimer(f.untilNext(sent, asked))
 	defer timer.Stop()
 	for {
@@ -104,6 +110,11 @@ func (f *feedback) run() {
 		silent := f.silent()
 		if silent >= f.timeout {
 			f.fail(&ReceiveTimeoutError{Silence: silent})
+			return
+		}
+		bytes, waited := f.arrival()
+		if took := message.lasts(f.frames.Load(), bytes, waited); took >= f.timeout {
+			f.fail(&FrameError{Reason: fmt.Sprintf("a message has been arriving for %s without an end: its length cannot be right", took.Round(time.Millisecond))})
 			return
 		}
 		ask := f.question.Swap(false) || silent >= f.timeout/2 && time.Since(asked) > silent

@@ -109,7 +109,7 @@ func TestLargeMessageThatArrivesSlowlyIsNoSilence(t *testing.T) {
 	t.Parallel()
 	const pieces = 3 // each comes half of the timeout after the one before
 	stream := withFake(t, StreamOptions{StatusInterval: time.Hour, ReceiveTimeout: 2 * time.Second}, func(fake *fakePublisher) {
-		message, err := (&pgproto3.CopyData{Data: append(append([]byte{'w'}, make([]byte, 24)...), "payload"...)}).Encode(nil)
+		message, err := (&pgproto3.CopyData{Data: append(append([]byte{'w'}, make([]byte, 24+20_000)...), "payload"...)}).Encode(nil)
 		if err != nil {
 			t.Error(err)
 		}
@@ -117,17 +117,14 @@ func TestLargeMessageThatArrivesSlowlyIsNoSilence(t *testing.T) {
 			if s, ok := fake.status(); !ok || !s.replyRequested {
 				return
 			}
-			end := piece + 1
-			if piece == pieces-1 {
-				end = len(message)
-			}
-			_, _ = fake.conn.Write(message[piece:end])
+			begin, end := piece*len(message)/pieces, (piece+1)*len(message)/pieces
+			_, _ = fake.conn.Write(message[begin:end])
 		}
 		fake.drain()
 	})
 	frame, err := stream.Receive()
 	require.NoError(t, err)
-	require.Equal(t, "payload", string(frame.Payload))
+	require.Equal(t, "payload", string(frame.Payload[20_000:]))
 }
 
 func TestReaderThatPausesIsNoSilence(t *testing.T) {

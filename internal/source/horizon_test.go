@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -67,6 +68,38 @@ func TestPositionBeyondTheLog(t *testing.T) {
 		require.NoError(t, stream.Close())
 		require.EqualValues(t, 90, stream.feedback.written.Load())
 	}
+}
+
+// A message whose length is wrong swallows what comes behind it, which on an idle publisher
+// is little, and never silence.
+func TestMessageWithoutAnEnd(t *testing.T) {
+	stream := withFake(t, StreamOptions{StatusInterval: 50 * time.Millisecond, ReceiveTimeout: time.Second}, func(fake *fakePublisher) {
+		fake.keepalive(100, false)
+		_, _ = fake.conn.Write([]byte{'d', 0x10, 0, 0, 0})
+		for {
+			if _, ok := fake.status(); !ok {
+				return
+			}
+			fake.keepalive(100, false)
+		}
+	})
+	_, err := stream.Receive()
+	require.NoError(t, err)
+	_, err = stream.Receive()
+	var broken *FrameError
+	require.ErrorAs(t, err, &broken)
+	require.ErrorContains(t, err, "its length cannot be right")
+}
+
+func TestCrawl(t *testing.T) {
+	var c crawl
+	lasts := func(frames, bytes int64, waited time.Duration) time.Duration { return c.lasts(frames, bytes, waited) }
+	require.Zero(t, lasts(1, 1000, time.Second))
+	require.Zero(t, lasts(1, 1000, time.Hour), "nothing arrives: that is silence, and no message")
+	require.Zero(t, lasts(2, 1000, time.Hour))
+	require.Zero(t, lasts(2, 1000+120<<10, time.Hour+time.Minute), "a large message on a slow link")
+	require.Equal(t, time.Minute, lasts(2, 1000+2<<10, time.Hour+time.Minute))
+	require.Zero(t, lasts(3, 4000, 2*time.Hour), "it has ended")
 }
 
 func TestInterruptEndsTheQuestion(t *testing.T) {

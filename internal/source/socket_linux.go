@@ -146,6 +146,7 @@ func (s *blockingSocket) fill() (int, error) {
 			return 0, io.EOF
 		case err == nil:
 			s.pace.read(time.Now(), n)
+			s.took(n)
 			return n, nil
 		case err == unix.EAGAIN:
 			s.begin()

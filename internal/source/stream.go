@@ -55,7 +55,7 @@ func newStream(conn *Conn, start lsn.LSN, settings Settings) (*Stream, error) {
 	}}
 	s.feedback = &feedback{
 		conn: s.net, interval: settings.StatusInterval, timeout: settings.ReceiveTimeout,
-		silent: s.socket.silent, fail: s.end,
+		silent: s.socket.silent, arrival: s.socket.arrival, fail: s.end,
 		wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
 	}
 	s.feedback.written.Store(uint64(start))
