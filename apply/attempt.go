@@ -163,27 +163,6 @@ func (a *attempt) refuseSource(ctx context.Context) error {
 	return nil
 }
 
-// lock makes this process the subscription's only runner.
-func (a *attempt) lock(ctx context.Context) error {
-	if a.control.locked {
-		return nil
-	}
-	if err := a.control.open(); err != nil {
-		return err
-	}
-	err := a.wait(ctx, func() (string, error) {
-		holder, err := a.control.store.TryLock(ctx)
-		if err != nil || holder == nil {
-			return "", err
-		}
-		return fmt.Sprintf("subscription %q is run by another process: %s on the target", a.options.Name, holder), nil
-	})
-	if err != nil {
-		return TargetError(err)
-	}
-	return a.control.reign()
-}
-
 func targetErrorOrNil(err error) error {
 	if err == nil {
 		return nil
@@ -435,31 +414,49 @@ func (a *attempt) originLimit() string {
 	return "max_replication_slots"
 }
 
-// forgetPublisher gives the stream a session with the publisher that has not looked
+// openStream starts the stream in a session with the publisher that has not looked
 // at any table. A walsender keeps the definitions that it has seen and decodes also
 // changes from before them in their light: a column that was dropped since would be
-// left out, and one of another type misread.
-func (a *attempt) forgetPublisher(ctx context.Context) error {
-	before := a.identity
-	if err := a.publisher.Close(); err != nil {
-		return SourceError(err)
-	}
+// left out, and one of another type misread. The session that has looked around lives on
+// until the stream has the slot, which nobody can move from then on, and sees where it is.
+func (a *attempt) openStream(ctx context.Context) (*source.Stream, error) {
+	looked, before := a.publisher, recorded(a.identity)
 	a.publisher = nil
+	defer func() { _ = looked.Close() }() // it is of no further use either way
 	if err := a.connectAs(ctx, a.options.Name); err != nil {
-		return err
+		return nil, err
 	}
-	if a.identity.SystemID != before.SystemID || a.identity.Database != before.Database {
-		return &Error{Class: Source, Err: errors.New("--source leads to another publisher than a moment ago"), Retryable: true}
+	if recorded(a.identity) != before {
+		return nil, elsewhere()
 	}
-	return nil
+	feed, err := a.startStream(ctx)
+	if err != nil {
+		return nil, err
+	}
+	slot, err := looked.Slot(ctx, a.options.SlotName())
+	switch {
+	case err != nil:
+		err = SourceError(err)
+	case slot == nil || !slot.Active:
+		err = elsewhere()
+	default:
+		err = a.ends().MayStream(slot, a.known)
+	}
+	if err != nil {
+		_ = feed.Close() // the reason is err
+		return nil, err
+	}
+	return feed, nil
+}
+
+// elsewhere is a publisher that is another server from one connection to the next.
+func elsewhere() *Error {
+	return &Error{Class: Source, Err: errors.New("--source leads to another publisher than a moment ago"), Retryable: true}
 }
 
 // stream runs the stream, with a heartbeat beside it.
 func (a *attempt) stream(ctx context.Context) error {
-	if err := a.forgetPublisher(ctx); err != nil {
-		return err
-	}
-	feed, err := a.startStream(ctx)
+	feed, err := a.openStream(ctx)
 	if err != nil {
 		return err
 	}
@@ -480,7 +477,7 @@ func (a *attempt) stream(ctx context.Context) error {
 		_ = feed.Close()
 		return TargetError(err)
 	}
-	a.engine.streamed = true
+	a.engine.streamed, a.engine.displaced = true, false
 	a.engine.running(s)
 	defer a.engine.running(nil)
 	a.engine.phase(state.Streaming, "")
@@ -588,7 +585,7 @@ func (a *attempt) startStream(ctx context.Context) (*source.Stream, error) {
 			Messages: a.options.wantsMessages(), TwoPhase: a.options.TwoPhase,
 		})
 		if busy, ok := errors.AsType[*source.SlotBusyError](err); ok {
-			return busy.Error(), nil
+			return busy.Error(), a.endReceiver(ctx)
 		}
 		return "", err
 	})

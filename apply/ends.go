@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -107,32 +108,114 @@ func (e *Ends) MayResume(subscription *state.Subscription, slot *source.Slot) er
 		return refused("start with that slot, or use another --name",
 			"subscription %q uses slot %q, not %q", e.Options.Name, subscription.SlotName, e.Options.SlotName())
 	case subscription.Source.SystemID != e.Publisher.SystemID || subscription.Source.Database != e.Publisher.Database:
-		return refused("connect to the publisher that the subscription began with, or run `pgapply cleanup` and start anew",
+		return foreign("connect to the publisher that the subscription began with, or run `pgapply cleanup` and start anew",
 			"subscription %q follows database %q of system %s, and --source is database %q of system %s", e.Options.Name,
 			subscription.Source.Database, subscription.Source.SystemID, e.Publisher.Database, e.Publisher.SystemID)
 	case subscription.TargetSystemID != e.Target.SystemID || subscription.TargetDatabaseOID != e.Target.DatabaseOID:
-		return refused("a copy must not go on beside its original: run `pgapply cleanup --keep-slot` on the copy",
+		return foreign("a copy must not go on beside its original: run `pgapply cleanup --keep-slot` on the copy",
 			"the state was written in another database, of which this one is a copy")
+	}
+	if _, err := fork(subscription.Source, e.Publisher); err != nil {
+		return e.strayed(subscription, err)
+	}
+	switch {
+	case slot == nil && e.Publisher.InRecovery:
+		return refused("connect --source to the server that has the slot: the primary, with target_session_attrs=read-write and all hosts, or the standby that the subscription began on",
+			"slot %q is not on this server, which is a standby", subscription.SlotName)
 	case slot == nil:
-		return lost("slot %q is gone from the publisher", subscription.SlotName)
+		return lost("slot %q is gone from the publisher%s", subscription.SlotName, e.whyGone(subscription))
+	case slot.Type != "logical" || slot.Plugin != "pgoutput" || slot.Database != e.Publisher.Database:
+		return lost("slot %q is gone from the publisher, and another one has its name, which is not a logical slot of pgoutput in database %q", slot.Name, e.Publisher.Database)
 	}
 	return e.usable(slot)
 }
 
+// strayed explains a publisher whose log does not come from the one that was followed.
+func (e *Ends) strayed(subscription *state.Subscription, err error) error {
+	if errors.Is(err, errOldTimeline) && e.Publisher.InRecovery {
+		return &Error{
+			Class: Source, Retryable: true, Hint: seeStandby,
+			Err: fmt.Errorf("the publisher, a standby, is on timeline %d still, and subscription %q has followed its primary to timeline %d",
+				e.Publisher.Timeline, e.Options.Name, subscription.Source.Timeline),
+		}
+	}
+	if errors.Is(err, errOldTimeline) {
+		return refused("stop the old primary, and connect --source to the server that was promoted: who goes on with the old one loses what was written on the new one",
+			"the publisher is on timeline %d, and subscription %q has followed the server that was promoted from it to timeline %d: the old primary is back",
+			e.Publisher.Timeline, e.Options.Name, subscription.Source.Timeline)
+	}
+	return refused(fmt.Sprintf("put %08X.history into the publisher's pg_wal, from its archive or another server of its cluster; or run `pgapply cleanup` and start anew", e.Publisher.Timeline),
+		"%w", err)
+}
+
+const seeStandby = "see that the standby receives and replays the log of its primary"
+
+// whyGone says what may have become of a slot.
+func (e *Ends) whyGone(subscription *state.Subscription) string {
+	switch {
+	case subscription.Source.Timeline == e.Publisher.Timeline:
+		return ""
+	case e.PublisherVersion < oldestFailover:
+		return ": a standby was promoted, or a backup restored, and before 17 slots are on one server alone"
+	}
+	return ": a standby was promoted, or a backup restored, that did not have it. Start with --failover, and synchronize slots on the standby (sync_replication_slots), before the next time"
+}
+
+// LostState is the refusal where a subscription that has streamed is not known any more.
+func (e *Ends) LostState() error {
+	return foreign("connect to the target that the subscription is on; where it was taken away, start anew",
+		"the state of subscription %q is gone from the target, or --target leads to another database than before", e.Options.Name)
+}
+
+// Known returns the newest position that the target can prove: everything that committed
+// before it is applied. It refuses a publisher that does not have what is applied, and a
+// slot that has gone beyond. progress is the end of the last transaction that is applied,
+// and held up to where the target has any rows of the publisher: copies may be ahead.
+func (e *Ends) Known(subscription *state.Subscription, slot *source.Slot, progress, held lsn.LSN) (lsn.LSN, error) {
+	shared, err := fork(subscription.Source, e.Publisher)
+	if err != nil {
+		return 0, e.strayed(subscription, err)
+	}
+	if subscription.Source.InRecovery && slot.ConfirmedFlush > shared {
+		// It was a standby that we streamed from while it was promoted, or followed a
+		// promotion: its log went on, and its slot shows that we were told so.
+		shared = endless
+	}
+	progress = max(progress, subscription.ConsistentPoint)
+	if held = max(held, progress); held > shared {
+		return 0, diverged("the publisher's timeline %d has left timeline %d, which was followed, at %s, and the target has what committed up to %s: what lies between was never on this publisher",
+			e.Publisher.Timeline, subscription.Source.Timeline, shared, held)
+	}
+	// What was acknowledged beyond the fork had no rows for us.
+	known := min(max(progress, subscription.AckLSN), shared)
+	switch {
+	case known > e.Publisher.Position && e.Publisher.InRecovery:
+		return 0, &Error{
+			Class: Source, Retryable: true, Hint: seeStandby,
+			Err: fmt.Errorf("the publisher, a standby, has replayed up to %s, and the target has what committed before %s", e.Publisher.Position, known),
+		}
+	case known > e.Publisher.Position:
+		return 0, diverged("the publisher's log ends at %s, and what committed before %s is applied or was acknowledged: the publisher was set back, by a backup or a copy of its files",
+			e.Publisher.Position, known)
+	}
+	return known, e.MayStream(slot, known)
+}
+
+// MayStream refuses a slot that has gone beyond what the target can prove.
+func (e *Ends) MayStream(slot *source.Slot, known lsn.LSN) error {
+	if slot.ConfirmedFlush <= known {
+		return nil
+	}
+	return lost("slot %q is confirmed up to %s, and the target can prove only what committed before %s: %s",
+		slot.Name, slot.ConfirmedFlush, known, whyAhead)
+}
+
+// whyAhead names what moves a slot past its target.
+const whyAhead = "the slot was moved or made anew, somebody else used it, such as another copy of the target, or the target was set back, by a backup or by a failover to a standby that did not have everything"
+
 // LostOrigin is the refusal where the origin that held the progress is not there.
 func (e *Ends) LostOrigin(origin string) error {
 	return lost("replication origin %q, which held the position of subscription %q, is gone from the target", origin, e.Options.Name)
-}
-
-// Known returns the newest position that the target can prove: everything that
-// committed before it is applied. It refuses a slot that has gone beyond.
-func (e *Ends) Known(subscription *state.Subscription, slot *source.Slot, progress lsn.LSN) (lsn.LSN, error) {
-	known := max(progress, subscription.AckLSN, subscription.ConsistentPoint)
-	if slot.ConfirmedFlush > known {
-		return 0, lost("slot %q is confirmed up to %s, and the target can prove only what committed before %s: the target was set back, or somebody else used the slot",
-			slot.Name, slot.ConfirmedFlush, known)
-	}
-	return known, nil
 }
 
 // TwoPhase tells whether the publisher sends at PREPARE what it prepares; slot is nil
@@ -168,6 +251,16 @@ func (e *Ends) MayTurnOff(prepared []state.Prepared, decided []string) error {
 			strings.Join(decided, ", "))
 	}
 	return nil
+}
+
+// MayTurnOn refuses to make an ordinary slot a two-phase one while the target holds a part
+// of what that slot would send as a whole in the end: it is not the slot which sent the part.
+func (e *Ends) MayTurnOn(slot *source.Slot, prepared []state.Prepared) error {
+	if len(prepared) == 0 {
+		return nil
+	}
+	return lost("slot %q is no two-phase one, and the target holds prepared transactions that came from it: the slot was made anew. They are %s",
+		slot.Name, Names(prepared))
 }
 
 // Names lists prepared transactions in words.
@@ -217,6 +310,21 @@ func whyLost(reason string) string {
 		return ": the slot was idle for longer than idle_replication_slot_timeout"
 	}
 	return ""
+}
+
+// foreign refuses another server or database than the subscription's. No time cures that,
+// nor does it matter that everything was in order before.
+func foreign(hint, format string, arguments ...any) *Error {
+	typed := refused(hint, format, arguments...)
+	typed.Final = true
+	return typed
+}
+
+// diverged is lost where the target has what the publisher does not.
+func diverged(format string, arguments ...any) *Error {
+	typed := lost(format, arguments...)
+	typed.Hint = "rows differ on the two ends: `pgapply verify` lists them. Then run `pgapply cleanup`, bring the tables to the publisher's state, and start again"
+	return typed
 }
 
 func lost(format string, arguments ...any) *Error {

@@ -43,6 +43,9 @@ type Engine struct {
 	// streamed is set once a stream has run: from then on only a lost slot ends
 	// the engine, since whatever else is wrong was right before.
 	streamed bool
+	// displaced: we have taken over from a runner that gave no sign of life, and whose
+	// sessions may live on.
+	displaced bool
 	// calm: streaming is off for a while.
 	calm calm
 	// control is nil while there is no session.
@@ -114,7 +117,7 @@ func (e *Engine) Run(ctx context.Context) error {
 			e.log.Info("what filled the spool is applied: the stream goes on as before")
 			e.calm = calm{}
 		}
-		if errors.Is(err, errNews) || errors.Is(err, errCalmOver) || e.calmDown(err) {
+		if errors.Is(err, errNews) || errors.Is(err, errWaited) || errors.Is(err, errCalmOver) || e.calmDown(err) {
 			e.backoff.reset()
 			continue
 		}
@@ -256,7 +259,7 @@ func (e *Engine) pause(ctx context.Context, trouble *Error) {
 // retries decides whether time, or a person while we go on trying, can help.
 func (e *Engine) retries(trouble *Error) bool {
 	switch {
-	case trouble.Class == SlotLost:
+	case trouble.Class == SlotLost, trouble.Final:
 		return false
 	case trouble.Retryable:
 		return true

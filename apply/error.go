@@ -38,6 +38,8 @@ type Error struct {
 	// Retryable marks an error that time alone can cure: a refused connection,
 	// a server that is shutting down, a slot that somebody else still holds.
 	Retryable bool
+	// Final marks one that ends the engine also when it has streamed before.
+	Final bool
 }
 
 // Error is always valid UTF-8, as logs and the state want it: a server's words, and

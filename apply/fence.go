@@ -26,13 +26,16 @@ func (a *attempt) fence(ctx context.Context) (err error) {
 	if err != nil {
 		return TargetError(err)
 	}
-	started, ended := time.Now(), false
+	started, ended, grace := time.Now(), false, orphanGrace
+	if a.engine.displaced {
+		grace = 0
+	}
 	err = a.wait(ctx, func() (string, error) {
 		writers, err := store.TryFence(ctx)
 		if err != nil || len(writers) == 0 {
 			return "", err
 		}
-		if !ended && time.Since(started) >= orphanGrace {
+		if !ended && time.Since(started) >= grace {
 			ended = true
 			a.log.Warn("a session of an earlier runner does not end: it is terminated", zap.Stringer("session", writers[0]))
 			if err := store.EndWriters(ctx); err != nil {

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"pgapply/apply/state"
+	"pgapply/internal/lsn"
 	"pgapply/internal/source"
 	"pgapply/origin"
 )
@@ -30,6 +31,8 @@ func (a *attempt) settleSlot(ctx context.Context) error {
 		return SourceError(err)
 	}
 	switch {
+	case subscription == nil && a.engine.streamed:
+		return a.ends().LostState()
 	case subscription == nil:
 		return a.begin(ctx, slot, false)
 	case subscription.SlotState == state.SlotCreating:
@@ -49,6 +52,9 @@ func (a *attempt) refuseSlot(ctx context.Context) error {
 	}
 	if _, err := state.OpenExisting(ctx, a.control.conn, a.options.Name); !errors.Is(err, state.ErrNoSchema) {
 		return nil // settleSlot sees the state, or openState says what is wrong with it
+	}
+	if a.engine.streamed {
+		return a.ends().LostState()
 	}
 	slot, err := a.publisher.Slot(ctx, a.options.SlotName())
 	if err != nil {
@@ -129,7 +135,7 @@ func (a *attempt) begin(ctx context.Context, slot *source.Slot, ours bool) error
 		return err
 	}
 	subscription := &state.Subscription{
-		Source:         state.Source{SystemID: a.identity.SystemID, Timeline: a.identity.Timeline, Database: a.identity.Database},
+		Source:         recorded(a.identity),
 		TargetSystemID: a.control.target.SystemID, TargetDatabaseOID: a.control.target.DatabaseOID,
 		SlotName: a.options.SlotName(), Publications: a.options.Publications, Settings: settings, ProgressIn: a.control.terms.Progress,
 	}
@@ -279,11 +285,13 @@ func (a *attempt) resume(ctx context.Context, subscription *state.Subscription, 
 	if err := a.acquireOrigin(ctx); err != nil {
 		return err
 	}
-	known, err := a.ends().Known(subscription, slot, a.progress)
+	held, err := a.held(ctx, subscription)
 	if err != nil {
 		return err
 	}
-	a.known = known
+	if a.known, err = a.ends().Known(subscription, slot, a.progress, held); err != nil {
+		return err
+	}
 	if err := a.settleTwoPhase(ctx, slot); err != nil {
 		return err
 	}
@@ -291,6 +299,35 @@ func (a *attempt) resume(ctx context.Context, subscription *state.Subscription, 
 		return err
 	}
 	return a.takeOver(ctx, subscription)
+}
+
+// held is up to where the target has rows of the publisher beside what is applied: of
+// prepared transactions and of copies.
+func (a *attempt) held(ctx context.Context, subscription *state.Subscription) (lsn.LSN, error) {
+	held := subscription.SyncLSN
+	tables, err := a.control.store.Tables(ctx)
+	if err != nil {
+		return 0, TargetError(err)
+	}
+	for i := range tables {
+		held = max(held, tables[i].StateLSN)
+	}
+	prepared, err := a.control.store.Prepared(ctx, a.preparedPrefix())
+	if err != nil {
+		return 0, TargetError(err)
+	}
+	for _, p := range prepared {
+		held = max(held, p.Finish)
+	}
+	return held, nil
+}
+
+// recorded is a publisher as the state keeps it.
+func recorded(identity source.Identity) state.Source {
+	return state.Source{
+		SystemID: identity.SystemID, Timeline: identity.Timeline, History: identity.History.String(),
+		Database: identity.Database, InRecovery: identity.InRecovery,
+	}
 }
 
 // makeOrigins makes the origins of the workers, unless they are there.
@@ -338,12 +375,13 @@ func (a *attempt) sameOrigin(ctx context.Context) error {
 
 // takeOver records settings that differ from the last start's.
 func (a *attempt) takeOver(ctx context.Context, subscription *state.Subscription) error {
-	if subscription.Source.Timeline != a.identity.Timeline {
-		a.log.Warn("the publisher is on another timeline: a standby was promoted",
-			zap.Int32("before", subscription.Source.Timeline), zap.Int32("now", a.identity.Timeline))
-		source := subscription.Source
-		source.Timeline = a.identity.Timeline
-		if err := a.control.store.SetSource(ctx, source); err != nil {
+	before, now := subscription.Source, recorded(a.identity)
+	if before.Timeline != now.Timeline {
+		a.log.Warn("the publisher is on another timeline: a standby was promoted, or a backup restored",
+			zap.Int32("before", before.Timeline), zap.Int32("now", now.Timeline), zap.Stringer("from", a.known))
+	}
+	if before != now {
+		if err := a.control.store.SetSource(ctx, now, a.known); err != nil {
 			return TargetError(err)
 		}
 	}

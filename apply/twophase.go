@@ -18,7 +18,17 @@ func (a *attempt) preparedPrefix() string {
 // settleTwoPhase makes a two-phase slot an ordinary one where the options say so. The
 // other way is part of starting the stream.
 func (a *attempt) settleTwoPhase(ctx context.Context, slot *source.Slot) error {
-	if a.options.TwoPhase || !slot.TwoPhase || a.publisher.Version() < oldestTwoPhase {
+	if a.publisher.Version() < oldestTwoPhase {
+		return nil
+	}
+	if a.options.TwoPhase && !slot.TwoPhase {
+		prepared, err := a.control.store.Prepared(ctx, a.preparedPrefix())
+		if err != nil {
+			return TargetError(err)
+		}
+		return a.ends().MayTurnOn(slot, prepared)
+	}
+	if a.options.TwoPhase || !slot.TwoPhase {
 		return nil
 	}
 	if a.publisher.Version() < oldestAlter {

@@ -223,7 +223,7 @@ func checkSlot(f *facts) []Finding {
 	if t.progressErr != nil {
 		return failed("slot", apply.TargetError(t.progressErr))
 	}
-	known, err := ends.Known(sub, p.slot, t.progress)
+	known, err := ends.Known(sub, p.slot, t.progress, t.progress)
 	if err != nil && t.holder != nil {
 		return ok("slot", "%s is confirmed up to %s, and a runner moves it on", p.slot.Name, p.slot.ConfirmedFlush)
 	}

@@ -10,12 +10,8 @@ import (
 	"pgapply/internal/source"
 )
 
-const (
-	// silence is how old a heartbeat may be before its runner counts as hung.
-	silence = 3 * state.HeartbeatInterval
-	// publisherPatience bounds how long a status waits for the publisher.
-	publisherPatience = 10 * time.Second
-)
+// publisherPatience bounds how long a status waits for the publisher.
+const publisherPatience = 10 * time.Second
 
 // Report is what there is to know about a subscription at one moment. The JSON
 // names are stable: fields are added, never renamed.
@@ -302,7 +298,7 @@ func (r *Report) addRunner(holder *state.Holder, runner *state.Runner) {
 	switch {
 	case holder == nil:
 		r.problem("no runner lives: process %d on %s ended without order, its last sign of life was %s ago", runner.PID, runner.Host, age)
-	case runner.HeartbeatAge > silence:
+	case runner.HeartbeatAge > state.Silence:
 		r.problem("the runner hangs: process %d on %s gave no sign of life for %s, and the runner lock is held by %s",
 			runner.PID, runner.Host, age, holder)
 	default:

@@ -194,6 +194,20 @@ func (s *Store) EndWriters(ctx context.Context) error {
 	return err
 }
 
+// EndHolder terminates the session with that process if it holds the runner lock and does
+// nothing but wait for its client, of which the caller knows that it is as good as dead. It
+// tells whether that was so: one that is busy has a client, who waits for it.
+func (s *Store) EndHolder(ctx context.Context, pid int) (bool, error) {
+	key := s.RunnerLock()
+	ended, err := rows(ctx, s, "end the session of an earlier runner", pgx.RowTo[bool], `
+		SELECT pg_catalog.pg_terminate_backend(pid) FROM pg_catalog.pg_locks JOIN pg_catalog.pg_stat_activity USING (pid)
+		WHERE locktype = 'advisory' AND objsubid = 2 AND granted AND classid = $2::int8::oid AND objid = $3::int8::oid AND pid = $4
+		  AND state LIKE 'idle%' AND $1::text IS NOT NULL
+		  AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())`,
+		int64(uint32(key.Class)), int64(uint32(key.Object)), pid)
+	return len(ended) > 0, err
+}
+
 // holders lists who holds the lock, oldest session first. s.mu is held.
 func (s *Store) holders(ctx context.Context, key LockKey) ([]Holder, error) {
 	result, err := s.mu.conn.Query(ctx, `

@@ -84,6 +84,39 @@ func TestLockDiesWithItsSession(t *testing.T) {
 	disconnect(t, conn)
 }
 
+// TestHolderIsEnded: only one that holds the lock and waits for its client.
+func TestHolderIsEnded(t *testing.T) {
+	ctx := t.Context()
+	uri := pgtest.Database(t, pgtest.SharedServer(t))
+	first, second := open(t, uri, "orders"), open(t, uri, "orders")
+	holder, err := first.TryLock(ctx)
+	require.NoError(t, err)
+	require.Nil(t, holder)
+	holder, err = second.TryLock(ctx)
+	require.NoError(t, err)
+	end := func(store *Store, want bool) {
+		t.Helper()
+		ended, err := second.EndHolder(ctx, int(store.mu.conn.PgConn().PID()))
+		require.NoError(t, err)
+		require.Equal(t, want, ended)
+	}
+	end(second, false)
+	blocker := pgtest.Open(t, uri)
+	blocker.Exec(`begin; lock table pgapply.subscription`)
+	busy := make(chan error, 1)
+	go func() {
+		_, err := first.Names(ctx)
+		busy <- err
+	}()
+	pgtest.WaitFor(t, uri, `select wait_event_type from pg_stat_activity where pid = $1`, "Lock", holder.PID)
+	end(first, false)
+	blocker.Exec(`commit`)
+	require.NoError(t, <-busy)
+	pgtest.WaitFor(t, uri, `select state from pg_stat_activity where pid = $1`, "idle", holder.PID)
+	end(first, true)
+	pgtest.WaitFor(t, uri, `select count(*) from pg_locks where pid = $1`, "0", holder.PID)
+}
+
 func TestFenceWaitsForEarlierWriters(t *testing.T) {
 	ctx := t.Context()
 	uri := pgtest.Database(t, pgtest.SharedServer(t))

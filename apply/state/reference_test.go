@@ -22,6 +22,8 @@ func meanings() map[string]string {
 		"subscription.enabled":             "false while it is paused",
 		"subscription.source_system_id":    "the publisher's system identifier: another server is refused",
 		"subscription.source_timeline":     "its timeline",
+		"subscription.source_history":      "where the timelines before it ended",
+		"subscription.source_in_recovery":  "whether it was a standby at the last start",
 		"subscription.source_database":     "its database",
 		"subscription.target_system_id":    "this server's system identifier, by which a copy of it is recognized",
 		"subscription.target_database_oid": "and this database's OID",

@@ -12,6 +12,9 @@ import (
 // HeartbeatInterval is how often a runner writes its row while nothing changes.
 const HeartbeatInterval = 10 * time.Second
 
+// Silence is after how long without a heartbeat something is wrong with a runner.
+const Silence = 3 * HeartbeatInterval
+
 // Runner is the process that runs a subscription, or last did.
 type Runner struct {
 	PID           int

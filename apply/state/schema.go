@@ -14,7 +14,7 @@ import (
 // There are no foreign keys: roles that apply changes often run with
 // session_replication_role=replica by default, which turns them off.
 func migrations() []string {
-	return []string{version1, version2, version3, version4, version5, version6}
+	return []string{version1, version2, version3, version4, version5, version6, version7}
 }
 
 // Version is the version of the schema that this program reads and writes.
@@ -182,6 +182,13 @@ const version6 = `
 ALTER TABLE pgapply.subscription
 	ADD COLUMN progress_in     text NOT NULL DEFAULT 'origin' CHECK (progress_in IN ('origin', 'table')),
 	ADD COLUMN unstamped_until timestamptz;
+`
+
+// version7: what tells whether the publisher's log is the one that was followed.
+const version7 = `
+ALTER TABLE pgapply.subscription
+	ADD COLUMN source_history     text NOT NULL DEFAULT '',
+	ADD COLUMN source_in_recovery bool NOT NULL DEFAULT false;
 `
 
 // migrationLock serialises those who create, migrate or drop the schema. The

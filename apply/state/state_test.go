@@ -102,7 +102,7 @@ func live(t *testing.T, store *Store) {
 	require.NoError(t, err)
 	require.EqualValues(t, 1, stats.Total)
 	require.NoError(t, store.SetSettings(ctx, []string{"p"}, []byte(`{}`)))
-	require.NoError(t, store.SetSource(ctx, Source{SystemID: "1", Timeline: 4, Database: "d"}))
+	require.NoError(t, store.SetSource(ctx, Source{SystemID: "1", Timeline: 4, Database: "d"}, 0x16_B374D901))
 	require.NoError(t, store.WriteStatus(ctx, &Status{Subscription: store.Name(), Phase: Streaming}))
 	runner, err := store.Runner(ctx)
 	require.NoError(t, err)

@@ -83,13 +83,18 @@ type Subscription struct {
 type Source struct {
 	SystemID string
 	Timeline int32
+	// History is where its earlier timelines ended, in the form of source.History.
+	History  string
 	Database string
+	// InRecovery: it was a standby, whose timeline may change while it streams.
+	InRecovery bool
 }
 
 // Subscription returns the row, or nil where the state does not know the subscription.
 func (s *Store) Subscription(ctx context.Context) (*Subscription, error) {
 	found, err := rows(ctx, s, "read the subscription", scanSubscription, `
-		SELECT name, enabled, paused_at, coalesce(pause_reason, ''), source_system_id, source_timeline, source_database, target_system_id, target_database_oid,
+		SELECT name, enabled, paused_at, coalesce(pause_reason, ''), source_system_id, source_timeline, source_history, source_database, source_in_recovery,
+		       target_system_id, target_database_oid,
 		       slot_name, slot_state, coalesce(consistent_point, '0/0')::text, publications, coalesce(ack_lsn, '0/0')::text,
 		       coalesce(skip_lsn, '0/0')::text, progress_in, unstamped_until, epoch, tables_version, coalesce(sync_slot, ''), coalesce(sync_lsn, '0/0')::text,
 		       settings::text, coalesce(last_error, ''), coalesce(last_error_hint, ''), last_error_at, created_at, updated_at
@@ -103,7 +108,7 @@ func (s *Store) Subscription(ctx context.Context) (*Subscription, error) {
 func scanSubscription(row pgx.CollectableRow) (*Subscription, error) {
 	var sub Subscription
 	var consistent, acknowledged, skip, sync, settings string
-	err := row.Scan(&sub.Name, &sub.Enabled, &sub.PausedAt, &sub.PauseReason, &sub.Source.SystemID, &sub.Source.Timeline, &sub.Source.Database,
+	err := row.Scan(&sub.Name, &sub.Enabled, &sub.PausedAt, &sub.PauseReason, &sub.Source.SystemID, &sub.Source.Timeline, &sub.Source.History, &sub.Source.Database, &sub.Source.InRecovery,
 		&sub.TargetSystemID, &sub.TargetDatabaseOID, &sub.SlotName, &sub.SlotState, &consistent, &sub.Publications, &acknowledged,
 		&skip, &sub.ProgressIn, &sub.UnstampedUntil, &sub.Epoch, &sub.TablesVersion, &sub.SyncSlot, &sync, &settings, &sub.LastError, &sub.LastErrorHint, &sub.LastErrorAt, &sub.CreatedAt, &sub.UpdatedAt)
 	if err != nil {
@@ -159,17 +164,20 @@ func (s *Store) AdoptSlot(ctx context.Context, sub *Subscription, confirmed lsn.
 func (s *Store) insert(ctx context.Context, doing string, sub *Subscription, slot SlotState, point lsn.LSN) error {
 	touched, err := s.exec(ctx, doing, `
 		INSERT INTO pgapply.subscription AS s (name, source_system_id, source_timeline, source_database,
-			target_system_id, target_database_oid, slot_name, slot_state, consistent_point, publications, settings, progress_in)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, nullif($9::text, '0/0')::pg_lsn, $10, $11::text::jsonb, $12)
+			target_system_id, target_database_oid, slot_name, slot_state, consistent_point, publications, settings, progress_in,
+			source_history, source_in_recovery)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, nullif($9::text, '0/0')::pg_lsn, $10, $11::text::jsonb, $12, $13, $14)
 		ON CONFLICT (name) DO UPDATE SET (source_system_id, source_timeline, source_database,
-			target_system_id, target_database_oid, slot_name, slot_state, consistent_point, publications, settings, progress_in, unstamped_until, updated_at)
+			target_system_id, target_database_oid, slot_name, slot_state, consistent_point, publications, settings, progress_in, unstamped_until,
+			source_history, source_in_recovery, updated_at)
 			= ROW (EXCLUDED.source_system_id, EXCLUDED.source_timeline, EXCLUDED.source_database,
 			EXCLUDED.target_system_id, EXCLUDED.target_database_oid, EXCLUDED.slot_name, EXCLUDED.slot_state,
-			EXCLUDED.consistent_point, EXCLUDED.publications, EXCLUDED.settings, EXCLUDED.progress_in, NULL, pg_catalog.now())
+			EXCLUDED.consistent_point, EXCLUDED.publications, EXCLUDED.settings, EXCLUDED.progress_in, NULL,
+			EXCLUDED.source_history, EXCLUDED.source_in_recovery, pg_catalog.now())
 		WHERE s.slot_state = 'creating'`,
 		sub.Source.SystemID, sub.Source.Timeline, sub.Source.Database, sub.TargetSystemID, sub.TargetDatabaseOID,
 		sub.SlotName, string(slot), point.String(), nonNil(sub.Publications), settingsText(sub.Settings),
-		string(cmp.Or(sub.ProgressIn, InOrigins)))
+		string(cmp.Or(sub.ProgressIn, InOrigins)), sub.Source.History, sub.Source.InRecovery)
 	if err == nil && touched == 0 {
 		return fmt.Errorf("%s: subscription %q: %w", doing, s.name, ErrSlotRecorded)
 	}
@@ -206,12 +214,14 @@ func ReadProgressIn(ctx context.Context, conn *pgx.Conn, name string) (place Pro
 	return place, nil
 }
 
-// SetSource records another identity of the publisher, such as the timeline
-// after a failover. Whether that is acceptable is decided by the caller.
-func (s *Store) SetSource(ctx context.Context, source Source) error {
+// SetSource records what the publisher is now, such as its timeline after a failover, and
+// that nothing beyond known is acknowledged there. Whether that is acceptable is decided by
+// the caller.
+func (s *Store) SetSource(ctx context.Context, source Source, known lsn.LSN) error {
 	return s.execOne(ctx, "record the publisher", `UPDATE pgapply.subscription
-		SET source_system_id = $2, source_timeline = $3, source_database = $4, updated_at = pg_catalog.now() WHERE name = $1`,
-		source.SystemID, source.Timeline, source.Database)
+		SET source_system_id = $2, source_timeline = $3, source_history = $4, source_database = $5, source_in_recovery = $6,
+		    ack_lsn = CASE WHEN ack_lsn > $7::text::pg_lsn THEN $7::text::pg_lsn ELSE ack_lsn END, updated_at = pg_catalog.now() WHERE name = $1`,
+		source.SystemID, source.Timeline, source.History, source.Database, source.InRecovery, known.String())
 }
 
 // SetError records what stopped the subscription, for those who look when no

@@ -58,8 +58,8 @@ func TestUpdatesOfASubscription(t *testing.T) {
 	want.Name, want.SlotState, want.ConsistentPoint = "orders", SlotAdopted, 77
 
 	want.Enabled = true
-	want.Source = Source{SystemID: "1", Timeline: 9, Database: "x"}
-	require.NoError(t, store.SetSource(ctx, want.Source))
+	want.Source = Source{SystemID: "1", Timeline: 9, History: "8 0/1", Database: "x", InRecovery: true}
+	require.NoError(t, store.SetSource(ctx, want.Source, 1000))
 	want.Publications, want.Settings = []string{"only"}, []byte(`{"binary": true}`)
 	require.NoError(t, store.SetSettings(ctx, want.Publications, want.Settings))
 	requireSubscription(t, store, want)
@@ -84,6 +84,13 @@ func TestAcknowledgedPositionNeverGoesBack(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, step.want, sub.AckLSN)
 	}
+	// But where another log begins.
+	for _, step := range []struct{ give, want lsn.LSN }{{200, 200}, {150, 150}, {1000, 150}} {
+		require.NoError(t, store.SetSource(ctx, example().Source, step.give))
+		sub, err := store.Subscription(ctx)
+		require.NoError(t, err)
+		require.Equal(t, step.want, sub.AckLSN)
+	}
 }
 
 func TestUnknownSubscription(t *testing.T) {
@@ -95,7 +102,7 @@ func TestUnknownSubscription(t *testing.T) {
 		"Acknowledge": store.Acknowledge(ctx, 1),
 		"SetError":    store.SetError(ctx, "", ""),
 		"SetSettings": store.SetSettings(ctx, nil, nil),
-		"SetSource":   store.SetSource(ctx, Source{}),
+		"SetSource":   store.SetSource(ctx, Source{}, 0),
 	} {
 		require.ErrorIs(t, err, ErrNoSubscription, name)
 		require.ErrorContains(t, err, `"orders"`, name)

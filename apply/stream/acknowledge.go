@@ -2,6 +2,7 @@ package stream
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"pgapply/internal/lsn"
@@ -71,8 +72,8 @@ func (s *Stream) acknowledge(ctx context.Context) error {
 func (s *Stream) sample(ctx context.Context) error {
 	position := s.tracker.Applied()
 	local, flushed, err := s.options.State.LocalFlush(ctx)
-	if err != nil {
-		return err
+	if err = errors.Join(err, ctx.Err()); err != nil {
+		return err // a commit that is cancelled while it waits for standbys succeeds all the same
 	}
 	s.tracker.Sample(position, local, flushed)
 	return nil
@@ -92,8 +93,8 @@ func (s *Stream) unrecorded() bool {
 // later start could not tell that from lost changes.
 func (s *Stream) record(ctx context.Context) error {
 	reached := s.tracker.Durable().Reached
-	if err := s.options.State.Acknowledge(ctx, reached); err != nil {
-		return err
+	if err := errors.Join(s.options.State.Acknowledge(ctx, reached), ctx.Err()); err != nil {
+		return err // as in sample
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

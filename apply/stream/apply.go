@@ -140,7 +140,8 @@ func (s *Stream) applied(group []*txn.Transaction, outcome target.Outcome, err e
 	s.account(group, outcome)
 	if outcome.Recorded > 0 {
 		s.tracker.Committed(outcome.Recorded)
-		if s.options.Synchronous {
+		// A COMMIT that is cancelled while it waits for standbys succeeds all the same.
+		if s.options.Synchronous && s.reading.Err() == nil {
 			s.tracker.AllDurable()
 		}
 	}
