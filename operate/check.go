@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"pgapply/apply"
+	"pgapply/internal/plain"
 )
 
 // Level says how bad a finding is.
@@ -44,7 +45,7 @@ func failure(subject, remedy, format string, arguments ...any) []Finding {
 
 // failed makes a finding of an error, with the remedy that it carries.
 func failed(subject string, err error) []Finding {
-	return failure(subject, apply.HintOf(err), "%s", oneLine(err.Error()))
+	return failure(subject, apply.HintOf(err), "%s", plain.Line(err.Error()))
 }
 
 // question is one thing that a check wants to know. It looks at facts that were

@@ -13,6 +13,7 @@ import (
 	"pgapply/apply/target"
 	"pgapply/conflict"
 	"pgapply/internal/lsn"
+	"pgapply/internal/plain"
 	"pgapply/origin"
 )
 
@@ -214,7 +215,7 @@ func checkState(f *facts) []Finding {
 		return warning("state", "`pgapply resume` when it is to go on", "the subscription is %s", report.paused())
 	}
 	if t.holder != nil && t.runner != nil && t.runner.LastError != "" {
-		return warning("state", t.runner.LastErrorHint, "a runner lives (%s), and its last error is: %s", t.holder, oneLine(t.runner.LastError))
+		return warning("state", t.runner.LastErrorHint, "a runner lives (%s), and its last error is: %s", t.holder, plain.Line(t.runner.LastError))
 	}
 	if t.holder != nil {
 		return ok("state", "subscription %s is recorded, and a runner lives: %s", f.options.Name, t.holder)

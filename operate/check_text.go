@@ -3,6 +3,8 @@ package operate
 import (
 	"fmt"
 	"strings"
+
+	"pgapply/internal/plain"
 )
 
 // Text writes one line for each finding, and under it the remedy.
@@ -13,9 +15,9 @@ func (c *Checkup) Text() string {
 	}
 	var text strings.Builder
 	for _, finding := range c.Findings {
-		fmt.Fprintf(&text, "%-8s %-*s  %s\n", finding.Level, widest, finding.Subject, oneLine(finding.Text))
+		fmt.Fprintf(&text, "%-8s %-*s  %s\n", finding.Level, widest, finding.Subject, plain.Line(finding.Text))
 		if finding.Remedy != "" {
-			fmt.Fprintf(&text, "%-8s %-*s  remedy: %s\n", "", widest, "", oneLine(finding.Remedy))
+			fmt.Fprintf(&text, "%-8s %-*s  remedy: %s\n", "", widest, "", plain.Line(finding.Remedy))
 		}
 	}
 	fine := len(c.Findings) - c.Errors - c.Warnings

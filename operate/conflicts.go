@@ -11,6 +11,7 @@ import (
 	"pgapply/apply"
 	"pgapply/apply/state"
 	"pgapply/conflict"
+	"pgapply/internal/plain"
 )
 
 // ConflictView is a recorded conflict. The JSON names are stable, and those that
@@ -112,8 +113,8 @@ func (l *ConflictList) Text() string {
 	fmt.Fprintln(table, "ID\tRECORDED\tTYPE\tTABLE\tPOLICY\tRESOLUTION\tXID\tFINISHED AT")
 	for i := range l.Conflicts {
 		c := &l.Conflicts[i]
-		fmt.Fprintf(table, "%d\t%s\t%s\t%s.%s\t%s\t%s\t%d\t%s\n",
-			c.ID, moment(c.At), c.Type, c.Schema, c.Table, c.Policy, c.Result, c.RemoteXID, c.RemoteCommit)
+		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n",
+			c.ID, moment(c.At), c.Type, plain.Line(c.Schema+"."+c.Table), c.Policy, c.Result, c.RemoteXID, c.RemoteCommit)
 	}
 	_ = table.Flush() // it writes to memory
 	if l.More {

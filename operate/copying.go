@@ -8,6 +8,7 @@ import (
 
 	"pgapply/apply/state"
 	"pgapply/apply/tablesync"
+	"pgapply/internal/plain"
 )
 
 // TableView is a table of the subscription. The JSON names are stable.
@@ -87,7 +88,7 @@ func (r *Report) TablesText() string {
 	}
 	rows := [][]string{{"table", "state", "copied rows", "size", "last error"}}
 	for _, table := range r.AllTables {
-		row := []string{table.Table, table.StateText, count(table.Rows), size(table.Bytes), oneLine(table.LastError)}
+		row := []string{table.Table, table.StateText, count(table.Rows), size(table.Bytes), plain.Line(table.LastError)}
 		if at := r.copyOf(table.Table); at != nil {
 			row[1] = fmt.Sprintf("%s, %d%%", table.StateText, int(100*at.Share))
 			row[2], row[3] = count(at.Rows), size(at.Bytes)

@@ -9,6 +9,7 @@ import (
 
 	"pgapply/apply"
 	"pgapply/apply/state"
+	"pgapply/internal/plain"
 )
 
 // Step is a line of the audit trail. The JSON names are stable.
@@ -20,7 +21,7 @@ type Step struct {
 
 // String writes the line.
 func (s Step) String() string {
-	return fmt.Sprintf("%s  %-10s %s", s.At.UTC().Format("2006-01-02T15:04:05.000Z"), s.Step, oneLine(s.Text))
+	return fmt.Sprintf("%s  %-10s %s", s.At.UTC().Format("2006-01-02T15:04:05.000Z"), s.Step, plain.Line(s.Text))
 }
 
 // CutoverReport is what a cutover found and did. The JSON names are stable.
@@ -133,7 +134,7 @@ func (r *CutoverReport) Text() string {
 		} else {
 			text.WriteString("safe now: no\n")
 			for _, reason := range r.Reasons {
-				fmt.Fprintf(&text, "  because %s\n", oneLine(reason))
+				fmt.Fprintf(&text, "  because %s\n", plain.Line(reason))
 			}
 		}
 		return text.String()

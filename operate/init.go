@@ -12,6 +12,7 @@ import (
 	"pgapply/apply"
 	"pgapply/apply/privilege"
 	"pgapply/apply/state"
+	"pgapply/internal/plain"
 	"pgapply/internal/source"
 )
 
@@ -304,7 +305,7 @@ func (i *Initialization) Text() string {
 	}
 	switch {
 	case i.Unasked != nil:
-		fmt.Fprintf(&text, "-- the publisher could not be asked: %s\n", oneLine(i.Unasked.Error()))
+		fmt.Fprintf(&text, "-- the publisher could not be asked: %s\n", plain.Line(i.Unasked.Error()))
 	case !i.asked:
 	case len(i.Publisher) == 0:
 		text.WriteString("-- on the publisher, the role of --source: nothing to do\n")

@@ -10,6 +10,7 @@ import (
 
 	"pgapply/apply/state"
 	"pgapply/conflict"
+	"pgapply/internal/plain"
 )
 
 // Text writes the report for a person: one line for each thing, the name of the
@@ -64,10 +65,8 @@ func (r *Report) Text() string {
 type page struct{ text strings.Builder }
 
 func (p *page) line(label, format string, arguments ...any) {
-	fmt.Fprintf(&p.text, "%-14s%s\n", label, oneLine(fmt.Sprintf(format, arguments...)))
+	fmt.Fprintf(&p.text, "%-14s%s\n", label, plain.Line(fmt.Sprintf(format, arguments...)))
 }
-
-func oneLine(text string) string { return strings.ReplaceAll(text, "\n", " ") }
 
 func (r *Report) runnerLines(page *page) {
 	switch {

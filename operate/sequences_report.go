@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"text/tabwriter"
+
+	"pgapply/internal/plain"
 )
 
 // SequenceOutcome says what became of a sequence.
@@ -83,7 +85,7 @@ func (r *SequenceReport) Text() string {
 	}
 	fmt.Fprintf(table, "RESULT\tSEQUENCE\tSOURCE\tTARGET BEFORE\t%s\n", now)
 	for _, s := range r.Sequences {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", s.Outcome, oneLine(s.Sequence), s.Source, s.Before, s.After)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", s.Outcome, plain.Line(s.Sequence), s.Source, s.Before, s.After)
 	}
 	_ = table.Flush() // it writes to memory
 	// What is to be said stands under its line, outside of the columns.
@@ -96,13 +98,13 @@ func (r *SequenceReport) Text() string {
 		}
 		s := r.Sequences[place-1]
 		if s.Target != "" {
-			fmt.Fprintf(&text, "        on the target: %s\n", oneLine(s.Target))
+			fmt.Fprintf(&text, "        on the target: %s\n", plain.Line(s.Target))
 		}
 		if s.Text != "" {
-			fmt.Fprintf(&text, "        %s\n", oneLine(s.Text))
+			fmt.Fprintf(&text, "        %s\n", plain.Line(s.Text))
 		}
 		if s.Remedy != "" {
-			fmt.Fprintf(&text, "        remedy: %s\n", oneLine(s.Remedy))
+			fmt.Fprintf(&text, "        remedy: %s\n", plain.Line(s.Remedy))
 		}
 	}
 	dry := ""

@@ -9,6 +9,7 @@ import (
 	"pgapply/apply"
 	"pgapply/apply/state"
 	"pgapply/internal/lsn"
+	"pgapply/internal/plain"
 )
 
 // Skipping is what a skip found and did.
@@ -107,9 +108,9 @@ func (s *Skipping) Text() string {
 	case 0:
 		text += "no failing transaction is known: make sure that the position is the end of one\n"
 	case s.Position:
-		text += "it is the one that fails: " + oneLine(s.LastError) + "\n"
+		text += "it is the one that fails: " + plain.Line(s.LastError) + "\n"
 	default:
-		text += fmt.Sprintf("attention: the one that fails finishes at %s: %s\n", s.Failing, oneLine(s.LastError))
+		text += fmt.Sprintf("attention: the one that fails finishes at %s: %s\n", s.Failing, plain.Line(s.LastError))
 	}
 	switch {
 	case !s.Report.Enabled:

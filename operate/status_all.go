@@ -7,6 +7,7 @@ import (
 
 	"pgapply/apply"
 	"pgapply/apply/state"
+	"pgapply/internal/plain"
 )
 
 // Overview is what there is to know about all subscriptions of a target. The JSON names
@@ -77,7 +78,7 @@ func (o *Overview) Text() string {
 		}
 		rows = append(rows, []string{r.Subscription, r.phase(), applied.String(), r.shortLag(), tablesLine(r.Tables), count(r.Conflicts.Total)})
 		for _, problem := range r.Problems {
-			attention = append(attention, []string{"attention", r.Subscription + ":", oneLine(problem)})
+			attention = append(attention, []string{"attention", r.Subscription + ":", plain.Line(problem)})
 		}
 	}
 	text := columns(rows, "lllllr")

@@ -10,6 +10,7 @@ import (
 
 	"pgapply/apply"
 	"pgapply/apply/state"
+	"pgapply/internal/plain"
 )
 
 // Switching is what a pause or a resume found and did.
@@ -168,7 +169,7 @@ func (s *Switching) Text() string {
 	case !r.Runner.Alive:
 		fmt.Fprintf(&text, "%s gave no sign of life for %s: see `pgapply status`\n", who, seconds(r.Runner.HeartbeatAge))
 	case s.Followed && r.Enabled && r.LastError != "":
-		fmt.Fprintf(&text, "%s streams, and nothing shows yet that the last error is gone: %s\n", who, oneLine(r.LastError))
+		fmt.Fprintf(&text, "%s streams, and nothing shows yet that the last error is gone: %s\n", who, plain.Line(r.LastError))
 	case s.Followed && r.Enabled:
 		fmt.Fprintf(&text, "%s streams\n", who)
 	case s.Followed:
@@ -176,7 +177,7 @@ func (s *Switching) Text() string {
 	case r.Status == nil:
 		text.WriteString("a runner is starting: see `pgapply status`\n")
 	default:
-		fmt.Fprintf(&text, "%s is still %s%s: see `pgapply status`\n", who, r.Status.Phase, after(": ", oneLine(r.LastError)))
+		fmt.Fprintf(&text, "%s is still %s%s: see `pgapply status`\n", who, r.Status.Phase, after(": ", plain.Line(r.LastError)))
 	}
 	return text.String()
 }

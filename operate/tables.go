@@ -9,6 +9,7 @@ import (
 
 	"pgapply/apply"
 	"pgapply/apply/state"
+	"pgapply/internal/plain"
 )
 
 // Membership is what a refresh or a resync did to the tables of a subscription.
@@ -170,16 +171,16 @@ func (m *Membership) Text() string {
 	var text strings.Builder
 	for _, table := range m.Added {
 		if m.copies {
-			fmt.Fprintf(&text, "added %s, to be copied\n", table)
+			fmt.Fprintf(&text, "added %s, to be copied\n", plain.Line(table))
 		} else {
-			fmt.Fprintf(&text, "added %s, with the rows that the target has\n", table)
+			fmt.Fprintf(&text, "added %s, with the rows that the target has\n", plain.Line(table))
 		}
 	}
 	for _, table := range m.Removed {
-		fmt.Fprintf(&text, "removed %s: its changes are left out, its rows stay\n", table)
+		fmt.Fprintf(&text, "removed %s: its changes are left out, its rows stay\n", plain.Line(table))
 	}
 	for _, table := range m.Again {
-		fmt.Fprintf(&text, "%s is copied again\n", table)
+		fmt.Fprintf(&text, "%s is copied again\n", plain.Line(table))
 	}
 	switch {
 	case len(m.Added)+len(m.Removed)+len(m.Again) == 0:

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pgapply/apply"
+	"pgapply/internal/plain"
 	"pgapply/operate/verify"
 )
 
@@ -80,10 +81,10 @@ func (v *Verification) Text() string {
 		t := &v.Tables[i]
 		took := duration(time.Duration(t.Seconds * float64(time.Second)))
 		if t.Error != "" {
-			rows = append(rows, []string{oneLine(t.Table), "", "", "", "", "", took})
+			rows = append(rows, []string{plain.Line(t.Table), "", "", "", "", "", took})
 			continue
 		}
-		rows = append(rows, []string{oneLine(t.Table), count(t.SourceRows), count(t.TargetRows), count(t.Missing), count(t.Extra), count(t.Different), took})
+		rows = append(rows, []string{plain.Line(t.Table), count(t.SourceRows), count(t.TargetRows), count(t.Missing), count(t.Extra), count(t.Different), took})
 	}
 	var text strings.Builder
 	place := -1 // of the line's table; the first line is the heading
@@ -100,7 +101,7 @@ func (v *Verification) Text() string {
 
 func tableLines(text *strings.Builder, t *verify.TableReport) {
 	line := func(format string, arguments ...any) {
-		text.WriteString("    " + oneLine(fmt.Sprintf(format, arguments...)) + "\n")
+		text.WriteString("    " + plain.Line(fmt.Sprintf(format, arguments...)) + "\n")
 	}
 	if t.Error != "" {
 		line("not compared: %s", t.Error)
@@ -168,7 +169,7 @@ func quotedValue(value string) string {
 // notes are what is to be said of the whole.
 func (v *Verification) notes(text *strings.Builder) {
 	for _, table := range v.NotReady {
-		fmt.Fprintf(text, "not ready, and not compared: %s (%s)\n", oneLine(table.Table), table.StateText)
+		fmt.Fprintf(text, "not ready, and not compared: %s (%s)\n", plain.Line(table.Table), table.StateText)
 	}
 	if v.Alone {
 		text.WriteString("no runner lives: compared as it is, and what is on its way counts as different\n")
@@ -216,7 +217,7 @@ func (v *Verification) Script() string {
 			}
 		}
 		if left > 0 {
-			fmt.Fprintf(&text, "-- %s of table %s without a statement: more than --limit, or its rows have no key\n", counted(left, "difference"), oneLine(t.Table))
+			fmt.Fprintf(&text, "-- %s of table %s without a statement: more than --limit, or its rows have no key\n", counted(left, "difference"), plain.Line(t.Table))
 		}
 	}
 	return text.String()

@@ -38,6 +38,11 @@ func targetGiven(cmd *cobra.Command, target string) error {
 	return nil
 }
 
+// exposedText is what is said of such a flag.
+func exposedText(name string) string {
+	return "the command line shows a password to everyone on this machine; use a password file or " + variable(name)
+}
+
 // exposedPasswords names the flags whose value on the command line holds a
 // password, which everyone on the machine can read there.
 func exposedPasswords(cmd *cobra.Command) []string {

@@ -10,6 +10,7 @@ import (
 
 	"pgapply/apply"
 	"pgapply/cmd/pgapply/demo"
+	"pgapply/internal/plain"
 	"pgapply/operate"
 )
 
@@ -58,10 +59,10 @@ func report(to io.Writer, err error) {
 		return
 	}
 	for what := range strings.SplitSeq(err.Error(), "\n") {
-		fmt.Fprintf(to, "pgapply: %s\n", what)
+		fmt.Fprintf(to, "pgapply: %s\n", plain.Line(what))
 	}
 	if hint := apply.HintOf(err); hint != "" {
-		fmt.Fprintf(to, "hint: %s\n", hint)
+		fmt.Fprintf(to, "hint: %s\n", plain.Line(hint))
 	}
 }
 

@@ -50,6 +50,9 @@ func newVerb(command *cobra.Command, run func(cmd *cobra.Command) error) *verb {
 			for _, name := range unread(cmd, os.Environ()) {
 				fmt.Fprintf(cmd.ErrOrStderr(), "pgapply: warning: %s: %s\n", unreadText, name)
 			}
+			for _, name := range exposedPasswords(cmd) {
+				fmt.Fprintf(cmd.ErrOrStderr(), "pgapply: warning: %s: --%s\n", exposedText(name), name)
+			}
 		}
 		return run(cmd)
 	}

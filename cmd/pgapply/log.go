@@ -7,7 +7,10 @@ import (
 
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
+	"go.uber.org/zap/buffer"
 	"go.uber.org/zap/zapcore"
+
+	"pgapply/internal/plain"
 )
 
 // logOptions say how to log. Logs go to stderr; stdout is for what was asked for.
@@ -38,11 +41,24 @@ func (o *logOptions) logger(to io.Writer) (*zap.Logger, error) {
 		config.EncodeTime = zapcore.TimeEncoderOfLayout("2006-01-02 15:04:05.000")
 		config.EncodeLevel = zapcore.CapitalLevelEncoder
 		config.ConsoleSeparator = "  "
-		encoder = zapcore.NewConsoleEncoder(config)
+		encoder = plainEncoder{zapcore.NewConsoleEncoder(config)}
 	default:
 		return nil, fmt.Errorf("--log-format %q is not one of console, json", o.format)
 	}
 	core := zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(to)), level)
 	// A table that has drifted would otherwise write a line for each row.
 	return zap.New(zapcore.NewSamplerWithOptions(core, time.Second, 100, 1000)), nil
+}
+
+// plainEncoder writes messages as one line each: some are what a server says, or have names
+// in them. Fields are JSON, which sees to it by itself.
+type plainEncoder struct{ zapcore.Encoder }
+
+// Clone keeps what it is.
+func (e plainEncoder) Clone() zapcore.Encoder { return plainEncoder{e.Encoder.Clone()} }
+
+// EncodeEntry writes one entry.
+func (e plainEncoder) EncodeEntry(entry zapcore.Entry, fields []zapcore.Field) (*buffer.Buffer, error) {
+	entry.Message = plain.Line(entry.Message)
+	return e.Encoder.EncodeEntry(entry, fields)
 }

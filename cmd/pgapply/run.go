@@ -149,8 +149,7 @@ func newEngine(options apply.Options) (*apply.Engine, error) {
 
 func warnAboutPasswords(log *zap.Logger, flags []string) {
 	for _, name := range flags {
-		log.Warn("the command line shows a password to everyone on this machine; use a password file or "+variable(name),
-			zap.String("flag", "--"+name))
+		log.Warn(exposedText(name), zap.String("flag", "--"+name))
 	}
 }
 
