@@ -65,8 +65,8 @@ type attempt struct {
 
 func (a *attempt) run(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
-		a.openSpool, a.refuseTarget, a.settleTerms, a.enabled, a.connectPublisher, a.refuseSource, a.refuseFiring, a.refuseSlot, a.refuseTables, a.lock, a.enabled, a.fence,
-		a.createTables, a.openSession, a.settleSlot, a.copyFirst, a.makeLeftIndexes, a.openWorkers, a.joinTables, a.settleSet, a.passOver, a.warnOfSideEffects,
+		a.openSpool, a.refuseTarget, a.settleTerms, a.enabled, a.connectPublisher, a.refuseSource, a.refuseFiringFirst, a.refuseSlot, a.refuseTables, a.lock, a.enabled, a.fence,
+		a.createTables, a.openSession, a.settleSlot, a.copyFirst, a.makeLeftIndexes, a.openWorkers, a.joinTables, a.refuseFiring, a.settleSet, a.passOver, a.warnOfSideEffects,
 	} {
 		if err := step(ctx); err != nil {
 			return err
@@ -414,46 +414,6 @@ func (a *attempt) originLimit() string {
 	return "max_replication_slots"
 }
 
-// openStream starts the stream in a session with the publisher that has not looked
-// at any table. A walsender keeps the definitions that it has seen and decodes also
-// changes from before them in their light: a column that was dropped since would be
-// left out, and one of another type misread. The session that has looked around lives on
-// until the stream has the slot, which nobody can move from then on, and sees where it is.
-func (a *attempt) openStream(ctx context.Context) (*source.Stream, error) {
-	looked, before := a.publisher, recorded(a.identity)
-	a.publisher = nil
-	defer func() { _ = looked.Close() }() // it is of no further use either way
-	if err := a.connectAs(ctx, a.options.Name); err != nil {
-		return nil, err
-	}
-	if recorded(a.identity) != before {
-		return nil, elsewhere()
-	}
-	feed, err := a.startStream(ctx)
-	if err != nil {
-		return nil, err
-	}
-	slot, err := looked.Slot(ctx, a.options.SlotName())
-	switch {
-	case err != nil:
-		err = SourceError(err)
-	case slot == nil || !slot.Active:
-		err = elsewhere()
-	default:
-		err = a.ends().MayStream(slot, a.known)
-	}
-	if err != nil {
-		_ = feed.Close() // the reason is err
-		return nil, err
-	}
-	return feed, nil
-}
-
-// elsewhere is a publisher that is another server from one connection to the next.
-func elsewhere() *Error {
-	return &Error{Class: Source, Err: errors.New("--source leads to another publisher than a moment ago"), Retryable: true}
-}
-
 // stream runs the stream, with a heartbeat beside it.
 func (a *attempt) stream(ctx context.Context) error {
 	feed, err := a.openStream(ctx)
@@ -572,43 +532,6 @@ func streamError(err error) error {
 		return typed
 	}
 	return SourceError(err)
-}
-
-// startStream starts at the position that the target can prove, once the slot is free.
-func (a *attempt) startStream(ctx context.Context) (*source.Stream, error) {
-	var feed *source.Stream
-	err := a.wait(ctx, func() (string, error) {
-		var err error
-		feed, err = a.publisher.StartStream(ctx, source.StreamOptions{
-			Slot: a.options.SlotName(), Start: a.known, Publications: a.options.Publications,
-			Streaming: a.streaming(), Binary: a.options.Binary, Origin: a.options.Origin,
-			Messages: a.options.wantsMessages(), TwoPhase: a.options.TwoPhase,
-		})
-		if busy, ok := errors.AsType[*source.SlotBusyError](err); ok {
-			return busy.Error(), a.endReceiver(ctx)
-		}
-		return "", err
-	})
-	if err != nil {
-		return nil, sourceErrorOrRefused(err)
-	}
-	if c := &a.engine.calm; c.on && c.until == 0 {
-		c.until = a.identity.Position
-	}
-	settings := feed.Settings()
-	a.engine.mu.Lock()
-	a.engine.mu.status.Stream = state.StreamOptions{
-		Slot: a.options.SlotName(), Publications: a.options.Publications,
-		Protocol: settings.ProtocolVersion, Streaming: settings.Streaming,
-		TwoPhase: settings.TwoPhase, Binary: settings.Binary, Origin: settings.Origin,
-		Progress: a.control.terms.Progress, Fires: a.control.terms.Fires,
-	}
-	a.engine.mu.Unlock()
-	if a.end() > 0 {
-		// The end may lie behind everything that the publisher will ever send.
-		feed.Ask()
-	}
-	return feed, nil
 }
 
 func sourceErrorOrRefused(err error) error {

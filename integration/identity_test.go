@@ -278,6 +278,21 @@ func TestSlotMovedWhileItWasWaitedFor(t *testing.T) {
 	l.onlyRows("1")
 }
 
+// TestOneWalsender: a publisher with room for one is enough.
+func TestOneWalsender(t *testing.T) {
+	t.Parallel()
+	_, target := pgtest.Shared(t)
+	l := linkOf(t, pgtest.Start(t, pgtest.With("max_wal_senders", "1")), target)
+	l.keyed()
+	for i := range 2 {
+		l.start()
+		l.onSource(fmt.Sprintf(`INSERT INTO t VALUES (%d)`, i))
+		l.catchUp()
+		l.same(`SELECT * FROM t ORDER BY id`)
+		l.stop()
+	}
+}
+
 // TestSlotMadeAnewWhilePaused: the process lives, and knows the slot by more than its name.
 func TestSlotMadeAnewWhilePaused(t *testing.T) {
 	t.Parallel()
