@@ -72,7 +72,7 @@ func (a *attempt) run(ctx context.Context) error {
 			return err
 		}
 	}
-	return a.stream(ctx)
+	return a.unlessUndone(ctx, a.stream(ctx))
 }
 
 func (a *attempt) close() {
@@ -427,6 +427,7 @@ func (a *attempt) stream(ctx context.Context) error {
 		Limits:      a.limits(),
 		Resume:      a.progress, Recorded: a.known, End: a.end(),
 		Skip:        a.skip,
+		Undone:      a.engine.undone,
 		Message:     a.message(),
 		Deliver:     a.deliver(),
 		Synchronous: a.options.SynchronousCommit != "off",

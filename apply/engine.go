@@ -58,6 +58,9 @@ type Engine struct {
 	whole sync.Map
 	// stuck is where a transaction finishes that could not be applied, 0 for none.
 	stuck lsn.LSN
+	// undone is where a prepared transaction finishes that the publisher has rolled back and
+	// whose changes cannot be applied, 0 for none.
+	undone lsn.LSN
 	// records and pulse are for who watches: see Records and Pulse.
 	records atomic.Pointer[Records]
 	pulse   atomic.Int64
@@ -117,7 +120,7 @@ func (e *Engine) Run(ctx context.Context) error {
 			e.log.Info("what filled the spool is applied: the stream goes on as before")
 			e.calm = calm{}
 		}
-		if errors.Is(err, errNews) || errors.Is(err, errWaited) || errors.Is(err, errCalmOver) || e.calmDown(err) {
+		if errors.Is(err, errNews) || errors.Is(err, errUndone) || errors.Is(err, errWaited) || errors.Is(err, errCalmOver) || e.calmDown(err) {
 			e.backoff.reset()
 			continue
 		}

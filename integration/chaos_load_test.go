@@ -117,9 +117,16 @@ type chaosWriter struct {
 func (w *chaosWriter) run(ctx context.Context) {
 	defer func() { hangUp(w.conn) }()
 	for w.rest(ctx, time.Duration(w.random.ExpFloat64()*20)*time.Millisecond) {
+		// What is prepared keeps others waiting: it does not wait for work.
+		late := make(<-chan time.Time)
+		if w.parked != "" {
+			late = time.After(200 * time.Millisecond)
+		}
 		select {
 		case <-w.units:
 			_ = w.note(w.unit(ctx)) // the next one is another
+		case <-late:
+			_ = w.note(w.decide(ctx))
 		case <-w.ending:
 		case <-ctx.Done():
 		}

@@ -106,6 +106,15 @@ func (s *Stream) single(ctx, patient context.Context, e event) error {
 		}
 		return nil
 	}
+	if s.options.Undone > 0 && t.EndLSN >= s.options.Undone {
+		done, err := s.undone(t)
+		if err == nil && done {
+			s.pool.Committed(e.complete)
+		}
+		if err != nil || done {
+			return err
+		}
+	}
 	var err error
 	if e.ahead != nil {
 		err = s.applyAhead(patient, e)

@@ -31,6 +31,19 @@ func (s *Stream) skipDone(ctx context.Context) error {
 		return err
 	}
 	s.options.Skip = 0
-	s.skipping.Store(false)
+	s.skipping.Store(s.options.Undone > 0)
 	return nil
+}
+
+// undone leaves out the changes of the transaction that ends where Undone says. It has
+// been passed, perhaps by an earlier stream, where t ends later: done is false then.
+func (s *Stream) undone(t *txn.Transaction) (done bool, err error) {
+	wanted := s.options.Undone
+	s.options.Undone = 0
+	s.skipping.Store(s.options.Skip > 0)
+	if t.EndLSN != wanted || t.Kind != txn.Prepare {
+		return false, nil
+	}
+	outcome, err := s.options.Target.Forgo(t)
+	return true, s.applied([]*txn.Transaction{t}, outcome, err)
 }

@@ -69,6 +69,9 @@ type Options struct {
 	End lsn.LSN
 	// Skip, unless zero, is where the transaction ends that is to be left out.
 	Skip lsn.LSN
+	// Undone, unless zero, is where a transaction ends that the publisher has prepared, and
+	// rolled back since: its changes are left out.
+	Undone lsn.LSN
 	// Message, unless nil, is called for each logical message that belongs to no
 	// transaction, when it arrives.
 	Message func(context.Context, *decoder.LogicalMessage) error
@@ -140,7 +143,8 @@ type Stream struct {
 	keys        *target.Keys
 	unconfirmed *group
 	// pool applies streamed transactions on workers, of which open are those that are
-	// still arriving; open belongs to the reader. While skipping, none is given to it.
+	// still arriving; open belongs to the reader. While skipping, for Skip or Undone, none
+	// is given to it.
 	// Run makes the pool under mu, since Progress may be asked before.
 	pool     *parallel.Pool
 	open     map[*txn.Open]*ahead
@@ -194,7 +198,7 @@ func New(options Options) *Stream {
 		keys:    target.NewKeys(),
 	}
 	assemble := txn.Options{Budget: options.Budget, Spool: options.CreateSpool, Message: s.message}
-	s.skipping.Store(options.Skip > 0)
+	s.skipping.Store(options.Skip > 0 || options.Undone > 0)
 	if len(options.Workers) > 0 {
 		assemble.Streams = s
 	}

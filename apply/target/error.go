@@ -28,6 +28,9 @@ type TransactionError struct {
 	Hint string
 	// Conflict is what the change met on the target, nil for any other error.
 	Conflict *conflict.Conflict
+	// Prepared says that the publisher has prepared the transaction: it may have rolled it
+	// back since.
+	Prepared bool
 }
 
 func (e *TransactionError) Error() string {
@@ -100,7 +103,7 @@ func withoutValues(refusal *pgconn.PgError, change bool) string {
 
 // transactionError gives err its place in the stream.
 func transactionError(t *txn.Transaction, operation decoder.Type, relation *decoder.Relation, err error) *TransactionError {
-	failed := &TransactionError{XID: t.XID, EndLSN: t.EndLSN, Operation: operation, Err: err}
+	failed := &TransactionError{XID: t.XID, EndLSN: t.EndLSN, Operation: operation, Err: err, Prepared: t.Kind == txn.Prepare}
 	if relation != nil {
 		failed.Relation = relation.Namespace + "." + relation.Name
 	}

@@ -22,9 +22,16 @@ const keepSQL = `INSERT INTO pgapply.conflict (subscription, schemaname, relname
 // Skip leaves a transaction out because a person asked for it: its changes are kept
 // in the state, all of them, and its position is recorded as if it were applied.
 // Nothing of the target's tables is needed or touched.
-func (s *Session) Skip(t *txn.Transaction) (Outcome, error) {
+func (s *Session) Skip(t *txn.Transaction) (Outcome, error) { return s.leaveOut(t, s.skip) }
+
+// Forgo leaves out the changes of a transaction that the publisher has prepared, and
+// rolled back since. Its end finds an empty one.
+func (s *Session) Forgo(t *txn.Transaction) (Outcome, error) { return s.leaveOut(t, s.forgo) }
+
+func (s *Session) leaveOut(t *txn.Transaction, leave func(*txn.Transaction) error) (Outcome, error) {
 	s.outcome, s.exact, s.suspects = Outcome{Replayed: true}, true, nil
-	err := s.skip(t)
+	s.current, s.ordinal = t, 0
+	err := leave(t)
 	if err == nil {
 		s.outcome.Committed, s.outcome.Recorded = 1, t.EndLSN
 		return s.outcome, nil
@@ -38,8 +45,15 @@ func (s *Session) Skip(t *txn.Transaction) (Outcome, error) {
 	return Outcome{}, err
 }
 
+func (s *Session) forgo(t *txn.Transaction) error {
+	err := s.prepareEmpty(t)
+	if err == nil {
+		err = s.position(t, "")
+	}
+	return s.failure(decoder.TypePrepare, nil, err)
+}
+
 func (s *Session) skip(t *txn.Transaction) error {
-	s.current, s.ordinal = t, 0
 	switch t.Kind {
 	case txn.Prepare:
 		if err := s.prepareEmpty(t); err != nil {

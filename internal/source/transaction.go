@@ -117,3 +117,15 @@ func (c *Conn) LogSnapshot(ctx context.Context) (lsn.LSN, error) {
 	}
 	return position, nil
 }
+
+// RolledBack tells whether a transaction of a publisher from 13 on is known to have been
+// rolled back.
+func (c *Conn) RolledBack(ctx context.Context, xid uint32) (bool, error) {
+	// The newest whole number that ends in these 32 bits.
+	rows, err := c.Query(ctx, fmt.Sprintf(`SELECT pg_catalog.pg_xact_status((next - ((next - %d) & 4294967295))::pg_catalog.text::pg_catalog.xid8) = 'aborted'
+		FROM (SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::pg_catalog.text::pg_catalog.int8) AS s (next)`, xid))
+	if err != nil {
+		return false, fmt.Errorf("ask what became of transaction %d: %w", xid, err)
+	}
+	return string(rows[0][0]) == "t", nil
+}
