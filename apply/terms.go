@@ -116,36 +116,59 @@ func (a *attempt) settleTerms(ctx context.Context) error {
 	return nil
 }
 
-// refuseFiring refuses to have the target's triggers fire for changes that the
-// publisher's have answered already, unless somebody wants that.
-func (a *attempt) refuseFiring(ctx context.Context) error {
-	terms := a.control.terms
-	if !terms.Fires || a.control.store != nil {
+// refuseFiringFirst is refuseFiring before anything is made or copied.
+func (a *attempt) refuseFiringFirst(ctx context.Context) error {
+	if !a.control.terms.Fires || a.control.store != nil {
 		return nil // or an earlier attempt has looked
 	}
 	wanted, err := a.wantedTables(ctx)
 	if err != nil {
 		return SourceError(err)
 	}
-	effects, err := catalog.LoadFiring(queries(func(sql string) ([][][]byte, error) {
+	fire, err := a.firing(queries(func(sql string) ([][][]byte, error) {
 		result := a.control.conn.PgConn().ExecParams(ctx, sql, nil, nil, nil, nil).Read()
 		return result.Rows, result.Err
-	}))
-	if err != nil {
-		return TargetError(err)
-	}
-	fire := slices.DeleteFunc(effects, func(effect catalog.SideEffect) bool {
-		return !slices.ContainsFunc(wanted, func(table state.Table) bool { return table.Schema == effect.Schema && table.Name == effect.Table })
-	})
-	if len(fire) > 0 && !a.options.FireTriggers {
-		return refused(FiringHint(terms.Lacking), "the role may not set session_replication_role, and so would fire, a second time where the publisher's have: %s", Firing(fire))
-	}
-	if len(fire) > 0 {
-		a.log.Warn(WithoutQuiet, zap.String("fire", Firing(fire)), zap.String("lacking", names(terms.Lacking)))
-	} else {
+	}), wanted)
+	switch {
+	case err != nil:
+		return err
+	case len(fire) > 0:
+		a.log.Warn(WithoutQuiet, zap.String("fire", Firing(fire)), zap.String("lacking", names(a.control.terms.Lacking)))
+	default:
 		a.log.Warn("the role may not set session_replication_role: one session applies, and triggers, rules and foreign keys would fire, of which the tables have none now")
 	}
 	return nil
+}
+
+// refuseFiring refuses to have the target's triggers fire for changes that the
+// publisher's have answered already, unless somebody wants that. Tables may have joined
+// since the first start, and triggers.
+func (a *attempt) refuseFiring(ctx context.Context) error {
+	if !a.control.terms.Fires {
+		return nil
+	}
+	tables, err := a.control.store.Tables(ctx)
+	if err != nil {
+		return TargetError(err)
+	}
+	_, err = a.firing(a.session, tables)
+	return err
+}
+
+// firing lists what fires on the tables, or refuses that.
+func (a *attempt) firing(querier catalog.Querier, tables []state.Table) ([]catalog.SideEffect, error) {
+	effects, err := catalog.LoadFiring(querier)
+	if err != nil {
+		return nil, TargetError(err)
+	}
+	fire := slices.DeleteFunc(effects, func(effect catalog.SideEffect) bool {
+		return !slices.ContainsFunc(tables, func(table state.Table) bool { return table.Schema == effect.Schema && table.Name == effect.Table })
+	})
+	if len(fire) > 0 && !a.options.FireTriggers {
+		return nil, refused(FiringHint(a.control.terms.Lacking),
+			"the role may not set session_replication_role, and so would fire, a second time where the publisher's have: %s", Firing(fire))
+	}
+	return fire, nil
 }
 
 // FiringHint is the remedy where something fires that should not.

@@ -56,9 +56,9 @@ func drawPlan(seed uint64, steps, major int) plan {
 	random := rand.New(rand.NewPCG(seed, 0))
 	one := func(in int) bool { return random.IntN(in) == 0 }
 	p := plan{seed: seed, writers: 2 + random.IntN(3), early: one(4)}
-	// Where progress is kept has its place here, once there is a choice.
 	twoPhase := one(2) && major >= 15
-	p.flags = append(p.flags, fmt.Sprintf("--workers=%d", 1+random.IntN(8)), "--streaming="+pick(random, "off", "on", "parallel", "parallel"))
+	p.flags = append(p.flags, fmt.Sprintf("--workers=%d", 1+random.IntN(8)), "--streaming="+pick(random, "off", "on", "parallel", "parallel"),
+		"--progress="+pick(random, "origin", "origin", "table"))
 	for _, option := range []struct {
 		wanted bool
 		flag   string

@@ -187,6 +187,20 @@ func TestFiring(t *testing.T) {
 	require.NotContains(t, fmt.Sprint(status.RowByRow), "lone")
 	require.Zero(t, status.Conflicts)
 	l.stop()
+
+	// What has come since is noticed too, and waited for where it comes while it runs.
+	administrator.onTarget(`ALTER TABLE child DROP CONSTRAINT has_parent; DROP TRIGGER noting ON child`)
+	l.start()
+	administrator.both(`CREATE TABLE late (id int PRIMARY KEY)`)
+	administrator.onTarget(`CREATE TRIGGER noting AFTER INSERT ON late FOR EACH ROW EXECUTE FUNCTION note(); GRANT ALL ON late TO ` + l.role())
+	l.onSource(`ALTER PUBLICATION p ADD TABLE late`)
+	_, err = operate.Refresh(t.Context(), operate.Endpoints{Name: l.name, Source: l.source, Target: l.target}, true)
+	require.NoError(t, err)
+	l.failure(`trigger "noting" on "public"."late"`)
+	administrator.onTarget(`DROP TRIGGER noting ON late`)
+	l.onSource(`INSERT INTO late VALUES (1)`)
+	l.catchUp()
+	l.stop()
 }
 
 // revokeQuiet takes session_replication_role away from the role.

@@ -29,14 +29,14 @@ func TestKillPgapplyInTable(t *testing.T) {
 	l := newLink(t)
 	l.loadTables()
 	l.inTable()
-	l.killPgapply(8)
+	l.killPgapply(4)
 }
 
 func TestKillTargetInTable(t *testing.T) {
 	t.Parallel()
 	l, target := crashing(t)
 	l.inTable()
-	l.killTarget(target, 4)
+	l.killTarget(target, 2)
 }
 
 // TestFrozenRunner: a runner that is frozen while another takes over, and then goes on, has
@@ -49,7 +49,7 @@ func TestFrozenRunner(t *testing.T) {
 	w := l.startLoad(4)
 	frozen := l.spawn()
 	l.streams(frozen)
-	for range crashes(t, 3) {
+	for range crashes(t, 1) {
 		w.issue(100)
 		l.awaitSome(w)
 		require.NoError(t, frozen.command.Process.Signal(syscall.SIGSTOP))

@@ -306,6 +306,7 @@ func (i *Initialization) Text() string {
 	switch {
 	case i.Unasked != nil:
 		fmt.Fprintf(&text, "-- the publisher could not be asked: %s\n", plain.Line(i.Unasked.Error()))
+		text.WriteString("-- there, as an administrator, in the database of --source, for its role: ALTER ROLE ... REPLICATION, GRANT CONNECT ON DATABASE, and USAGE and SELECT for the tables\n")
 	case !i.asked:
 	case len(i.Publisher) == 0:
 		text.WriteString("-- on the publisher, the role of --source: nothing to do\n")
