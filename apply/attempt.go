@@ -106,7 +106,13 @@ func (a *attempt) ends() *Ends {
 // connectPublisher opens the session that looks around and makes the slot. Only the
 // stream's own has the subscription's name: synchronous_standby_names goes by that.
 func (a *attempt) connectPublisher(ctx context.Context) error {
-	return a.connectAs(ctx, a.options.Name+":start")
+	if err := a.connectAs(ctx, a.options.Name+":start"); err != nil {
+		return err
+	}
+	if followed := a.engine.followed; followed.SystemID != "" {
+		return a.ends().MayFollow(followed)
+	}
+	return nil
 }
 
 func (a *attempt) connectAs(ctx context.Context, applicationName string) error {
@@ -438,7 +444,7 @@ func (a *attempt) stream(ctx context.Context) error {
 		_ = feed.Close()
 		return TargetError(err)
 	}
-	a.engine.streamed, a.engine.displaced = true, false
+	a.engine.streamed, a.engine.displaced, a.engine.followed = true, false, recorded(a.identity)
 	a.engine.running(s)
 	defer a.engine.running(nil)
 	a.engine.phase(state.Streaming, "")

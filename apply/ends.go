@@ -107,13 +107,12 @@ func (e *Ends) MayResume(subscription *state.Subscription, slot *source.Slot) er
 	case subscription.SlotName != e.Options.SlotName():
 		return refused("start with that slot, or use another --name",
 			"subscription %q uses slot %q, not %q", e.Options.Name, subscription.SlotName, e.Options.SlotName())
-	case subscription.Source.SystemID != e.Publisher.SystemID || subscription.Source.Database != e.Publisher.Database:
-		return foreign("connect to the publisher that the subscription began with, or run `pgapply cleanup` and start anew",
-			"subscription %q follows database %q of system %s, and --source is database %q of system %s", e.Options.Name,
-			subscription.Source.Database, subscription.Source.SystemID, e.Publisher.Database, e.Publisher.SystemID)
 	case subscription.TargetSystemID != e.Target.SystemID || subscription.TargetDatabaseOID != e.Target.DatabaseOID:
 		return foreign("a copy must not go on beside its original: run `pgapply cleanup --keep-slot` on the copy",
 			"the state was written in another database, of which this one is a copy")
+	}
+	if err := e.MayFollow(subscription.Source); err != nil {
+		return err
 	}
 	if _, err := fork(subscription.Source, e.Publisher); err != nil {
 		return e.strayed(subscription, err)
@@ -128,6 +127,16 @@ func (e *Ends) MayResume(subscription *state.Subscription, slot *source.Slot) er
 		return lost("slot %q is gone from the publisher, and another one has its name, which is not a logical slot of pgoutput in database %q", slot.Name, e.Publisher.Database)
 	}
 	return e.usable(slot)
+}
+
+// MayFollow refuses another publisher than the one that was followed.
+func (e *Ends) MayFollow(followed state.Source) error {
+	if followed.SystemID == e.Publisher.SystemID && followed.Database == e.Publisher.Database {
+		return nil
+	}
+	return foreign("connect to the publisher that the subscription began with, or run `pgapply cleanup` and start anew",
+		"subscription %q follows database %q of system %s, and --source is database %q of system %s", e.Options.Name,
+		followed.Database, followed.SystemID, e.Publisher.Database, e.Publisher.SystemID)
 }
 
 // strayed explains a publisher whose log does not come from the one that was followed.

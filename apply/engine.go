@@ -43,6 +43,8 @@ type Engine struct {
 	// streamed is set once a stream has run: from then on only a lost slot ends
 	// the engine, since whatever else is wrong was right before.
 	streamed bool
+	// followed is the publisher of the last stream.
+	followed state.Source
 	// displaced: we have taken over from a runner that gave no sign of life, and whose
 	// sessions may live on.
 	displaced bool

@@ -26,6 +26,10 @@ func (a *attempt) settleSlot(ctx context.Context) error {
 	if err != nil {
 		return TargetError(err)
 	}
+	// Once more: an earlier runner may have acknowledged what the publisher has written since.
+	if a.identity, err = a.publisher.Identify(ctx); err != nil {
+		return SourceError(err)
+	}
 	slot, err := a.publisher.Slot(ctx, a.options.SlotName())
 	if err != nil {
 		return SourceError(err)
@@ -330,10 +334,14 @@ func recorded(identity source.Identity) state.Source {
 	}
 }
 
-// makeOrigins makes the origins of the workers, unless they are there.
+// makeOrigins makes the origins of the workers and of the copying sessions, unless they
+// are there: a session is told once which rows are ours, also of those that are copied later.
 func (a *attempt) makeOrigins(ctx context.Context) error {
 	if !a.stamped() {
 		return nil
+	}
+	if err := a.makeCopyOrigins(ctx); err != nil {
+		return err
 	}
 	recorded, err := a.control.store.Origins(ctx)
 	if err != nil {

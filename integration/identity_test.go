@@ -116,13 +116,15 @@ func TestPublisherReplaced(t *testing.T) {
 	l := &link{t: t, source: first.URI("postgres"), target: pgtest.Database(t, target)}
 	l.name = pgtest.Query(t, l.target, `SELECT current_database()`)
 	l.keyed()
-	pgtest.Exec(t, second.URI("postgres"), `CREATE TABLE t (id int PRIMARY KEY)`, `CREATE PUBLICATION p FOR TABLE t`,
+	pgtest.Exec(t, second.URI("postgres"), `CREATE TABLE t (id int PRIMARY KEY)`,
 		`SELECT pg_create_logical_replication_slot('`+l.name+`', 'pgoutput')`, `INSERT INTO t VALUES (9)`)
 	l.start(func(o *apply.Options) { o.Source = hosts("postgres", first, second) })
 	l.onSource(`INSERT INTO t VALUES (1)`)
 	l.catchUp()
 	require.NoError(t, first.Stop(cluster.Immediate))
 	requireClass(t, apply.Refused, l.wait(), "follows database", "and --source is database")
+	pgtest.Exec(t, second.URI("postgres"), `CREATE PUBLICATION p FOR TABLE t`)
+	requireClass(t, apply.Refused, l.run(func(o *apply.Options) { o.Source = second.URI("postgres") }), "follows database")
 	l.onlyRows("1")
 }
 
