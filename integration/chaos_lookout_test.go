@@ -3,17 +3,14 @@ package integration
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/stretchr/testify/require"
 
 	"pgapply/decoder"
 	"pgapply/internal/lsn"
-	"pgapply/internal/pgtest"
 )
 
 // lookout looks at both servers while a round runs, by sessions of its own and without
@@ -21,6 +18,7 @@ import (
 type lookout struct {
 	c       *chaos
 	ended   chan struct{}
+	once    sync.Once
 	task    sync.WaitGroup
 	samples []sample // the task's, until it has ended
 }
@@ -104,9 +102,9 @@ func (o *lookout) ask(ctx context.Context, conn *pgconn.PgConn, uri, sql string,
 	return conn
 }
 
-// end takes a last look and returns all.
+// end takes a last look, at the first time, and returns all.
 func (o *lookout) end() []sample {
-	close(o.ended)
+	o.once.Do(func() { close(o.ended) })
 	o.task.Wait()
 	return o.samples
 }
@@ -133,32 +131,37 @@ func readLedger(text string) (ledger []ledgerRow, err error) {
 }
 
 // order reads what the publisher has committed, in its order.
-func (o *lookout) order() (order []committed) {
-	t := o.c.t
-	conn, err := pgconn.Connect(t.Context(), o.c.source)
-	require.NoError(t, err)
+func (o *lookout) order(ctx context.Context) (order []committed, err error) {
+	conn, err := pgconn.Connect(ctx, o.c.source)
+	if err != nil {
+		return nil, err
+	}
 	defer hangUp(conn)
-	rows := conn.ExecParams(t.Context(), `SELECT data FROM pg_logical_slot_get_binary_changes('seen_' || current_database(), NULL, NULL, 'proto_version', '1', 'publication_names', 'seen')`,
-		nil, nil, nil, []int16{1}).Read()
-	require.NoError(t, rows.Err)
-	pgtest.Exec(t, o.c.source, `SELECT pg_drop_replication_slot('seen_' || current_database())`)
-	var open []committed
+	rows := conn.ExecParams(ctx, `SELECT data FROM pg_logical_slot_get_binary_changes('seen_' || current_database(), NULL, NULL, 'proto_version', '1', 'publication_names', 'seen')`,
+		nil, nil, nil, []int16{1}).Read() // in binary
+	if rows.Err != nil {
+		return nil, rows.Err
+	}
 	var d decoder.Decoder
+	var open []committed
 	for _, row := range rows.Rows {
 		message, err := d.Decode(row[0])
-		require.NoError(t, err)
+		if err != nil {
+			return nil, err
+		}
 		switch m := message.(type) {
 		case *decoder.Insert:
-			writer, err := strconv.Atoi(string(m.New[0].Data))
-			require.NoError(t, err)
-			number, err := strconv.Atoi(string(m.New[1].Data))
-			require.NoError(t, err)
-			open = append(open, committed{unit: unit{writer, number}, prepared: string(m.New[2].Data) == "prepared"})
+			c := committed{prepared: string(m.New[2].Data) == "prepared"}
+			if _, err := fmt.Sscan(string(m.New[0].Data)+" "+string(m.New[1].Data), &c.writer, &c.number); err != nil {
+				return nil, err
+			}
+			open = append(open, c)
 		case *decoder.Commit:
-			require.Len(t, open, 1, "a transaction is one unit")
-			open[0].end = m.EndLSN
-			order, open = append(order, open[0]), nil
+			for i := range open {
+				open[i].end = m.EndLSN
+			}
+			order, open = append(order, open...), nil
 		}
 	}
-	return order
+	return order, nil
 }

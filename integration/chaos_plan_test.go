@@ -57,8 +57,7 @@ func drawPlan(seed uint64, steps, major int) plan {
 	one := func(in int) bool { return random.IntN(in) == 0 }
 	p := plan{seed: seed, writers: 2 + random.IntN(3), early: one(4)}
 	twoPhase := one(2) && major >= 15
-	p.flags = append(p.flags, fmt.Sprintf("--workers=%d", 1+random.IntN(8)), "--streaming="+pick(random, "off", "on", "parallel", "parallel"),
-		"--progress="+pick(random, "origin", "origin", "table"))
+	p.flags = append(p.flags, fmt.Sprintf("--workers=%d", 1+random.IntN(8)), "--streaming="+pick(random, "off", "on", "parallel", "parallel"))
 	for _, option := range []struct {
 		wanted bool
 		flag   string
@@ -71,6 +70,7 @@ func drawPlan(seed uint64, steps, major int) plan {
 		{one(3), "--memory-limit=1MiB"},
 		{one(4), "--synchronous-commit=on"},
 		{one(2), "--auto-refresh"},
+		{one(4), "--progress=table"},
 	} {
 		if option.wanted {
 			p.flags = append(p.flags, option.flag)

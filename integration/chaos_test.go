@@ -93,6 +93,7 @@ type chaos struct {
 func (c *chaos) run() {
 	c.t.Cleanup(func() {
 		if c.t.Failed() {
+			c.accuse()
 			c.t.Logf("%s\n\nWhat happened:\n%s\n\nOnce more: PGAPPLY_TEST_SEED=%d PGAPPLY_TEST_CRASHES=1 go test -run '^TestChaos$' ./integration",
 				c.plan, strings.Join(c.history, "\n"), c.plan.seed)
 		}
@@ -211,17 +212,37 @@ func (c *chaos) mark(what string) {
 	c.history = append(c.history, fmt.Sprintf("  %6.3fs: %s", time.Since(c.began).Seconds(), what))
 }
 
+// judged ends the observation, and judges it. The first few faults tell enough.
+func (c *chaos) judged() ([]string, error) {
+	samples := c.lookout.end()
+	order, err := c.lookout.order(context.WithoutCancel(c.t.Context()))
+	c.units, c.looks = len(order), len(samples)
+	verdict := judge(order, samples)
+	return verdict[:min(len(verdict), 5)], err
+}
+
+// accuse adds to a failure what the observer saw, if a server still says in which order
+// things came.
+func (c *chaos) accuse() {
+	if c.lookout == nil || c.units > 0 {
+		return
+	}
+	if verdict, err := c.judged(); err == nil && len(verdict) > 0 {
+		c.t.Logf("What the observer saw:\n%s", strings.Join(verdict, "\n"))
+	}
+}
+
 // compare proves that nothing is missing, twice, made up or left behind.
 func (c *chaos) compare() {
+	verdict, err := c.judged()
+	require.NoError(c.t, err)
+	require.Empty(c.t, verdict, "what the observer saw")
 	samples := c.lookout.end()
-	order := c.lookout.order()
-	c.units, c.looks = len(order), len(samples)
-	require.NotEmpty(c.t, order)
 	last := samples[len(samples)-1]
 	require.True(c.t, last.ready)
-	require.Len(c.t, last.ledger, len(order), "units on the target")
-	verdict := judge(order, samples)
-	require.Empty(c.t, verdict[:min(len(verdict), 5)], "what the observer saw")
+	require.NotZero(c.t, c.units)
+	require.Len(c.t, last.ledger, c.units, "units on the target")
+	pgtest.Exec(c.t, c.source, `SELECT pg_drop_replication_slot('seen_' || current_database())`)
 
 	tables := []string{"counter", "toasted", "whole", "swap", "moving", "wiped", "bulk", "parked", "grown"}
 	for n := range c.load.tables.Load() {
