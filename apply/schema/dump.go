@@ -48,7 +48,7 @@ func dump(ctx context.Context, options Options, version int, objects []source.Ob
 			relations = append(relations, "--table="+quote(object.Schema)+"."+quote(object.Name))
 		case source.SchemaObject: // made without pg_dump
 		default:
-			others[object] = true
+			others[asShown(object)] = true
 		}
 	}
 	if len(others) > 0 {
@@ -69,6 +69,14 @@ func dump(ctx context.Context, options Options, version int, objects []source.Ob
 	return append(entries, tables...), err
 }
 
+// asShown is an object as the header of its entry shows it: on one line (dumputils.c,
+// sanitize_line). Two may look the same, and then both are created.
+func asShown(object source.Object) source.Object {
+	line := strings.NewReplacer("\n", " ", "\r", " ")
+	object.Schema, object.Name = line.Replace(object.Schema), line.Replace(object.Name)
+	return object
+}
+
 func quote(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
 
 // object is what an entry creates, in the words of package source.
@@ -79,7 +87,9 @@ func (e *entry) object() source.Object {
 		o.Kind = source.TypeObject
 	case "FUNCTION", "PROCEDURE", "AGGREGATE":
 		o.Kind = source.FunctionObject
-		o.Name, _, _ = strings.Cut(e.Name, "(")
+		if arguments := strings.LastIndex(e.Name, "("); arguments >= 0 { // a name may hold others
+			o.Name = e.Name[:arguments]
+		}
 	case "OPERATOR CLASS":
 		o.Kind = source.OperatorClassObject
 	case "OPERATOR FAMILY":

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"pgapply/internal/source"
 )
 
 func TestEntriesOfADump(t *testing.T) {
@@ -43,4 +45,18 @@ func FuzzParseDump(f *testing.F) {
 			require.NotEmpty(t, e.Type)
 		}
 	})
+}
+
+// Names may hold what the header of an entry is made of.
+func TestObjectOfAnEntry(t *testing.T) {
+	for _, test := range []struct {
+		entry  entry
+		object source.Object
+	}{
+		{entry{Type: "FUNCTION", Schema: "s", Name: "f(integer, text)"}, source.Object{Kind: source.FunctionObject, Schema: "s", Name: "f"}},
+		{entry{Type: "FUNCTION", Schema: "s", Name: "f(g()"}, source.Object{Kind: source.FunctionObject, Schema: "s", Name: "f(g"}},
+		{entry{Type: "TYPE", Schema: "a b", Name: "c  d"}, source.Object{Kind: source.TypeObject, Schema: "a\nb", Name: "c\r\nd"}},
+	} {
+		require.Equal(t, asShown(test.object), test.entry.object())
+	}
 }
