@@ -102,9 +102,6 @@ func (a *attempt) catchUp(ctx context.Context, slot string, from, to lsn.LSN) (r
 		return 0, err
 	}
 	defer release()
-	if err := a.makeCopyOrigins(ctx); err != nil {
-		return 0, err
-	}
 	progress, err := a.acquireFrom(ctx, session, origin.CopyName(a.options.Name, a.control.target.DatabaseOID, 0), from, a.waitBeside)
 	if err != nil {
 		return 0, err

@@ -80,9 +80,6 @@ func (a *attempt) copyTables(ctx context.Context, tables []state.Table, on *snap
 	if len(tables) == 0 {
 		return 0, nil
 	}
-	if err := a.makeCopyOrigins(ctx); err != nil {
-		return 0, err
-	}
 	progress := &tablesync.Progress{}
 	a.engine.copying(progress)
 	defer a.engine.copying(nil)
@@ -156,9 +153,6 @@ func (a *attempt) toCopy(tables []state.Table) []tablesync.Table {
 // makeCopyOrigins makes the origins of the copying sessions, unless they are there. They
 // are kept: rows carry their numbers.
 func (a *attempt) makeCopyOrigins(ctx context.Context) error {
-	if !a.stamped() {
-		return nil
-	}
 	for job := range a.options.TableJobs {
 		name := origin.CopyName(a.options.Name, a.control.target.DatabaseOID, job)
 		if err := a.control.store.MakeOrigin(ctx, state.Origin{Name: name, Worker: -1 - job}); err != nil {

@@ -32,9 +32,6 @@ func (a *attempt) makeIndexes(ctx context.Context) error {
 	if err != nil || len(deferred) == 0 {
 		return targetErrorOrNil(err)
 	}
-	if err := a.makeCopyOrigins(ctx); err != nil {
-		return err
-	}
 	indexes := make([]tablesync.Index, len(deferred))
 	for i, index := range deferred {
 		indexes[i] = tablesync.Index{

@@ -36,8 +36,8 @@ func TestCopy(t *testing.T) {
 	l.catchUp()
 	l.stop()
 	l.onSource(`INSERT INTO later SELECT g, 'while nothing runs' FROM generate_series(1001, 1100) g`, `UPDATE later SET v = 'touched' WHERE id % 3 = 0`)
-	// An earlier version's state is one, too, whose tables have rows.
-	l.onTarget(`UPDATE pgapply.version SET version = version - 1`)
+	// An earlier version's state is one, too, whose tables have rows: that of version 6.
+	l.onTarget(`UPDATE pgapply.version SET version = 6`, `ALTER TABLE pgapply.subscription DROP COLUMN source_history, DROP COLUMN source_in_recovery`)
 	l.start(copying)
 	l.onSource(`INSERT INTO later SELECT g, 'after' FROM generate_series(1101, 1200) g`, `UPDATE t3 SET v = 'x' WHERE id < 100`)
 	pgtest.WaitFor(t, l.target, `SELECT state::text || count(*) FROM pgapply.subscription_table GROUP BY state`, "r6")
