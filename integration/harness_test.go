@@ -129,7 +129,9 @@ func (l *link) launch(o apply.Options) {
 	done := l.done
 	go func() {
 		defer close(done)
-		l.err = engine.Run(ctx)
+		if l.err = engine.Run(ctx); l.err != nil {
+			l.t.Logf("the engine has ended: %v", l.err)
+		}
 	}()
 	l.t.Cleanup(func() { cancel(); <-done })
 }

@@ -170,86 +170,99 @@ func TestClonedTarget(t *testing.T) {
 	l.same(`SELECT * FROM t ORDER BY id`)
 }
 
-// copiedTarget is a target with a copy of its whole server, of the same system identifier,
-// which has nothing of what comes later.
-func copiedTarget(t *testing.T, settings ...pgtest.Option) (l *link, original, twin *cluster.Cluster) {
+// twins are a target and its standby, which both have row 1. The engine goes on with
+// whichever accepts writes.
+type twins struct {
+	*link
+	original, twin *cluster.Cluster
+	database       string
+}
+
+func newTwins(t *testing.T) *twins {
 	t.Helper()
 	publisher, _ := pgtest.Shared(t)
-	original = pgtest.Start(t, settings...)
-	l = linkOf(t, publisher, original)
-	l.keyed()
-	l.start(func(o *apply.Options) { o.Target += "&application_name=first" })
-	l.onSource(`INSERT INTO t VALUES (1)`)
-	l.catchUp()
-	twin = pgtest.Standby(t, original, pgtest.With("synchronous_standby_names", ""))
-	pgtest.WaitFor(t, twin.URI("postgres"), `SELECT pg_last_wal_replay_lsn() >= $1::pg_lsn`, "t",
-		pgtest.Query(t, l.target, `SELECT pg_current_wal_flush_lsn()`))
-	pgtest.Exec(t, twin.URI("postgres"), `ALTER SYSTEM SET primary_conninfo = ''`, `SELECT pg_reload_conf()`)
-	pgtest.WaitFor(t, original.URI("postgres"), `SELECT count(*) FROM pg_stat_replication`, "0")
-	return l, original, twin
+	s := &twins{original: pgtest.Start(t)}
+	s.link = linkOf(t, publisher, s.original)
+	s.database = pgtest.Query(t, s.target, `SELECT current_database()`)
+	s.keyed()
+	s.twin = pgtest.Standby(t, s.original)
+	s.start(func(o *apply.Options) { o.Target = hosts(s.database, s.original, s.twin) })
+	s.onSource(`INSERT INTO t VALUES (1)`)
+	s.catchUp()
+	return s
+}
+
+// cut keeps the standby from what comes later.
+func (s *twins) cut() {
+	s.t.Helper()
+	there := s.twin.URI("postgres")
+	pgtest.WaitFor(s.t, there, `SELECT pg_last_wal_replay_lsn() >= $1::pg_lsn`, "t", pgtest.Query(s.t, s.target, `SELECT pg_current_wal_flush_lsn()`))
+	pgtest.Exec(s.t, there, `ALTER SYSTEM SET primary_conninfo = ''`, `SELECT pg_reload_conf()`)
+	pgtest.WaitFor(s.t, s.target, `SELECT count(*) FROM pg_stat_replication`, "0")
+}
+
+// failOver puts the standby in the place of the target.
+func (s *twins) failOver() {
+	s.t.Helper()
+	require.NoError(s.t, s.original.Stop(cluster.Immediate))
+	require.Equal(s.t, "t", pgtest.Query(s.t, s.twin.URI("postgres"), `SELECT pg_promote()`))
+	s.target = s.twin.URI(s.database)
 }
 
 // TestTargetFailsOver: what the promoted standby of the target lacks was acknowledged, and
 // the publisher does not have it any more.
 func TestTargetFailsOver(t *testing.T) {
 	t.Parallel()
-	l, original, twin := copiedTarget(t)
-	database := pgtest.Query(t, l.target, `SELECT current_database()`)
-	l.stop()
-	l.start(func(o *apply.Options) { o.Target = hosts(database, original, twin) })
-	l.onSource(`INSERT INTO t VALUES (2)`)
-	l.catchUp()
-	require.NoError(t, original.Stop(cluster.Immediate))
-	require.Equal(t, "t", pgtest.Query(t, twin.URI("postgres"), `SELECT pg_promote()`))
-	requireClass(t, apply.SlotLost, l.wait(), "is confirmed up to", "a failover to a standby that did not have everything")
-	l.target = twin.URI(database)
-	l.onlyRows("1")
+	s := newTwins(t)
+	s.cut()
+	s.onSource(`INSERT INTO t VALUES (2)`)
+	s.catchUp()
+	s.failOver()
+	requireClass(t, apply.SlotLost, s.wait(), "is confirmed up to", "a failover to a standby that did not have everything")
+	s.onlyRows("1")
 }
 
 // TestSynchronousTargetFailsOver: what its synchronous standbys do not have is not
 // acknowledged, though apply does not wait for them; so it comes again.
 func TestSynchronousTargetFailsOver(t *testing.T) {
 	t.Parallel()
-	l, original, twin := copiedTarget(t)
-	database := pgtest.Query(t, l.target, `SELECT current_database()`)
-	l.stop()
-	l.start(func(o *apply.Options) { o.Target = hosts(database, original, twin) })
-	before := pgtest.Query(t, l.source, `SELECT pg_current_wal_flush_lsn()`)
-	l.onTarget(`ALTER SYSTEM SET synchronous_standby_names = '*'`, `SELECT pg_reload_conf()`)
-	pgtest.WaitFor(t, l.target, `SHOW synchronous_standby_names`, "*")
-	l.onSource(`INSERT INTO t VALUES (2)`)
-	pgtest.WaitFor(t, l.target, `SELECT count(*) FROM t`, "2")
-	l.onSource(`INSERT INTO t VALUES (3)`)
-	pgtest.WaitFor(t, l.target, `SELECT count(*) FROM t`, "3")
-	// It is known only now that the commits were looked at, and that nothing came of it.
-	pgtest.WaitFor(t, l.target, `SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND application_name = $1`, "1", "pgapply:"+l.name+":control")
-	require.Equal(t, "t", pgtest.Query(t, l.source, `SELECT confirmed_flush_lsn <= $2::pg_lsn FROM pg_replication_slots WHERE slot_name = $1`, l.name, before))
-	require.NoError(t, original.Stop(cluster.Immediate))
-	require.Equal(t, "t", pgtest.Query(t, twin.URI("postgres"), `SELECT pg_promote()`))
-	l.target = twin.URI(database)
-	l.catchUp()
-	l.onlyRows("1 2 3")
-	l.stop()
+	s := newTwins(t)
+	s.onTarget(`ALTER SYSTEM SET synchronous_standby_names = '*'`, `SELECT pg_reload_conf()`)
+	pgtest.WaitFor(t, s.target, `SELECT sync_state FROM pg_stat_replication`, "sync")
+	s.onSource(`INSERT INTO t VALUES (2)`)
+	s.catchUp()
+	s.cut()
+	for row := 3; row < 5; row++ {
+		s.onSource(fmt.Sprintf(`INSERT INTO t VALUES (%d)`, row))
+		pgtest.WaitFor(t, s.target, `SELECT max(id) FROM t`, fmt.Sprint(row))
+	}
+	// The rows are there, and that they are is waited for.
+	pgtest.WaitFor(t, s.target, `SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND application_name = $1`, "1", "pgapply:"+s.name+":control")
+	s.failOver()
+	s.catchUp()
+	s.onlyRows("1 2 3 4")
+	s.stop()
 }
 
 // TestTwinOfTheTarget: a copy of the whole server of the target cannot be told from the
 // original. Whichever goes on first, the other has a gap from then on, and says so.
 func TestTwinOfTheTarget(t *testing.T) {
 	t.Parallel()
-	l, _, twin := copiedTarget(t)
-	database := pgtest.Query(t, l.target, `SELECT current_database()`)
-	require.Equal(t, "t", pgtest.Query(t, twin.URI("postgres"), `SELECT pg_promote()`))
-	other := &link{t: t, source: l.source, target: twin.URI(database), name: l.name}
-	l.onSource(`INSERT INTO t VALUES (2)`)
-	l.catchUp()
-	requireClass(t, apply.SlotLost, other.run(), "somebody else used it, such as another copy of the target")
-	l.stop()
-	requireClass(t, apply.SlotLost, other.run(), "somebody else used it, such as another copy of the target")
-	other.onlyRows("1")
-	l.start()
-	l.onSource(`INSERT INTO t VALUES (3)`)
-	l.catchUp()
-	l.onlyRows("1 2 3")
+	s := newTwins(t)
+	s.cut()
+	require.Equal(t, "t", pgtest.Query(t, s.twin.URI("postgres"), `SELECT pg_promote()`))
+	other := &link{t: t, source: s.source, target: s.twin.URI(s.database), name: s.name}
+	s.onSource(`INSERT INTO t VALUES (2)`)
+	s.catchUp()
+	for range 2 { // while the other one runs, and when it does not
+		requireClass(t, apply.SlotLost, other.run(), "somebody else used it, such as another copy of the target")
+		other.onlyRows("1")
+		s.stop() // the second time it has stopped already
+	}
+	s.start()
+	s.onSource(`INSERT INTO t VALUES (3)`)
+	s.catchUp()
+	s.onlyRows("1 2 3")
 }
 
 // TestSlotMovedWhileItWasWaitedFor: somebody reads from the slot when a start has looked at
