@@ -133,6 +133,34 @@ func TestCollisionsOnTheTarget(t *testing.T) {
 	s.stop()
 }
 
+// TestStopWithOneInTheWay: whoever stands in the way of the group in work gives way also when
+// that is all that a stop waits for.
+func TestStopWithOneInTheWay(t *testing.T) {
+	t.Parallel()
+	s := newStage(newLink(t))
+	s.both(`CREATE TABLE t (id int PRIMARY KEY, n int)`)
+	s.onTarget(`CREATE UNIQUE INDEX ON t (n)`)
+	s.onSource(`CREATE PUBLICATION p FOR TABLE t`)
+	s.start()
+	s.script(`
+		a: BEGIN
+		a: INSERT INTO t VALUES (101, 101)
+		a: push
+		ahead: 1
+		-: INSERT INTO t VALUES (102, 101)
+		`)
+	s.blocked(1)
+	s.stop()
+	require.Equal(t, "102|101", pgtest.Query(t, s.target, `SELECT * FROM t`), "the group in work is finished")
+	s.start()
+	s.script(`
+		-: UPDATE t SET n = 102 WHERE id = 102
+		a: COMMIT
+		`)
+	s.catchUp()
+	s.sameTables("t")
+}
+
 // TestSharedCounter: a trigger of the target makes all transactions meet in one row.
 func TestSharedCounter(t *testing.T) {
 	t.Parallel()

@@ -218,6 +218,10 @@ func (s *Stream) Run(ctx context.Context) error {
 	interrupt := context.AfterFunc(work, s.options.Source.Interrupt)
 	defer interrupt()
 
+	// The applier may go on after ctx has ended, to finish the group in work. Until it has
+	// ended, none of ours is to stand in its way.
+	applying, applied := context.WithCancel(context.WithoutCancel(ctx))
+	defer applied()
 	tasks, failed := errgroup.WithContext(work)
 	s.reading = failed
 	s.mu.Lock()
@@ -225,7 +229,7 @@ func (s *Stream) Run(ctx context.Context) error {
 	s.mu.Unlock()
 	if len(s.options.Workers) > 0 {
 		tasks.Go(func() error { return s.watchPool(failed) })
-		tasks.Go(func() error { return s.watchStalls(failed) })
+		tasks.Go(func() error { return s.watchStalls(applying) })
 	}
 	patient, giveUp := context.WithCancel(context.WithoutCancel(ctx))
 	defer giveUp()
@@ -239,6 +243,7 @@ func (s *Stream) Run(ctx context.Context) error {
 	tasks.Go(func() error { return s.read(failed) })
 	tasks.Go(func() error { return s.acknowledge(failed) })
 	tasks.Go(func() error {
+		defer applied()
 		defer s.breakOff(failed, giveUp)()
 		return s.apply(failed, patient)
 	})
