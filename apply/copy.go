@@ -119,9 +119,9 @@ func (a *attempt) copyOptions() tablesync.Options {
 		Jobs:            a.options.TableJobs, SplitLargerThan: a.options.SplitLargerThan,
 		Binary: true, Analyze: a.options.Analyze,
 		Subscription: a.options.Name,
-		Fires: a.control.terms.Fires,
-		Fence: a.writerFence(),
-		Log:   a.log,
+		Fires:        a.control.terms.Fires,
+		Fence:        a.writerFence(),
+		Log:          a.log,
 	}
 	if a.stamped() {
 		options.Origin = func(job int) string {
