@@ -194,7 +194,7 @@ func TestBlockedWriteDoesNotHangTheEnd(t *testing.T) {
 			stream.socket, stream.net = stuck, stuck
 			stream.conn.dialer.open = []socket{stuck}
 			stream.feedback = &feedback{
-				conn: stuck, interval: time.Hour, timeout: time.Hour, silent: stuck.silent, fail: stream.end,
+				conn: stuck, interval: time.Hour, timeout: time.Hour, silent: stuck.silent, arrival: stuck.arrival, fail: stream.end,
 				wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
 			}
 			go stream.feedback.run()
