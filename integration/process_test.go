@@ -54,16 +54,22 @@ type process struct {
 // with the test, and with the process of the tests.
 func (l *link) spawn(flags ...string) *process {
 	l.t.Helper()
+	return spawnWith(l.t, nil, append([]string{
+		"run", "--copy-data=false", "--publication", "p", "--log-level", "debug",
+		"--name", l.name, "--source", l.source, "--target", l.target, "--spool-dir", l.t.TempDir(),
+	}, append(flags, l.flags...)...)...)
+}
+
+// spawnWith runs the program with these arguments, and more variables in its environment.
+func spawnWith(t *testing.T, more []string, arguments ...string) *process {
+	t.Helper()
 	program, err := build()
-	require.NoError(l.t, err)
-	p := &process{t: l.t, stderr: newOutput(), exited: make(chan struct{})}
+	require.NoError(t, err)
+	p := &process{t: t, stderr: newOutput(), exited: make(chan struct{})}
 	p.command = &exec.Cmd{
-		Path: fmt.Sprintf("/proc/self/fd/%d", program.Fd()),
-		Args: append([]string{
-			"pgapply", "run", "--copy-data=false", "--publication", "p", "--log-level", "debug",
-			"--name", l.name, "--source", l.source, "--target", l.target, "--spool-dir", l.t.TempDir(),
-		}, append(flags, l.flags...)...),
-		Env:    environment(),
+		Path:   fmt.Sprintf("/proc/self/fd/%d", program.Fd()),
+		Args:   append([]string{"pgapply"}, arguments...),
+		Env:    append(environment(), more...),
 		Stderr: p.stderr,
 	}
 	dieWithParent(p.command)
@@ -79,11 +85,11 @@ func (l *link) spawn(flags ...string) *process {
 			close(p.exited)
 		}
 	}()
-	require.NoError(l.t, <-started)
-	l.t.Cleanup(func() {
+	require.NoError(t, <-started)
+	t.Cleanup(func() {
 		p.kill()
-		if l.t.Failed() {
-			l.t.Logf("pgapply with pid %d wrote (at most 60 last lines):\n%s", p.command.Process.Pid, p.stderr.tail(60))
+		if t.Failed() {
+			t.Logf("pgapply with pid %d wrote (at most 60 last lines):\n%s", p.command.Process.Pid, p.stderr.tail(60))
 		}
 	})
 	return p
