@@ -24,8 +24,10 @@ RACE_PACKAGES = $(shell go list ./... | grep -v '^pgapply/integration')
 # Tools are pinned, and live in a directory that names their version.
 GOFUMPT_VERSION      := v0.12.0
 GOLANGCILINT_VERSION := v2.15.0
+GOVULNCHECK_VERSION  := v1.9.0
 GOFUMPT      := bin/tools/gofumpt-$(GOFUMPT_VERSION)/gofumpt
 GOLANGCILINT := bin/tools/golangci-lint-$(GOLANGCILINT_VERSION)/golangci-lint
+GOVULNCHECK  := bin/tools/govulncheck-$(GOVULNCHECK_VERSION)/govulncheck
 
 # What the targets below can be asked for: make integration PG=16
 PG       ?= 18
@@ -36,6 +38,8 @@ SEEDS    ?= 5
 COPIES   ?= 3
 FIRST    ?= 1
 FUZZTIME ?= 30s
+VANDALS  ?= 2000
+NAMES    ?= 100
 
 ##@ Everyday
 
@@ -109,6 +113,13 @@ soak: ## SOAK (100) rounds of streams, prepared transactions, conflicts, tables 
 memory: ## Ten streamed transactions of 3 GB in all, open at a time, with a memory limit of 16 MiB
 	PGAPPLY_TEST_STREAMED=3072 $(GOTEST) -timeout 30m -run '^TestStreamsBeyondMemory$$' -v ./integration
 
+hostile: ## Damage a publisher's stream VANDALS (2000) times, and replicate NAMES (100) sets of hostile names
+	PGAPPLY_TEST_VANDALS=$(VANDALS) PGAPPLY_TEST_NAMES=$(NAMES) $(GOTEST) -timeout 240m -run '^Test(BadPublisher|HostileNames)$$' -v ./integration
+
+vuln: $(GOVULNCHECK) ## Known vulnerabilities in what is called; needs vuln.go.dev, and is no part of make test
+	@$(GOVULNCHECK) ./... || { code=$$?; \
+	  if ((code != 3)); then echo "make vuln: nothing is known: the data could not be had, or govulncheck has failed"; fi; exit $$code; }
+
 fuzz: ## Each fuzz target for FUZZTIME (30s)
 	@grep -rHoE --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . \
 	  | sed -E 's#^(.*)/[^/]+:func #\1 #' | sort -u \
@@ -136,4 +147,7 @@ $(GOFUMPT):
 $(GOLANGCILINT):
 	GOBIN=$(abspath $(@D)) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCILINT_VERSION)
 
-.PHONY: help build release demo test fmt lint unit race page integration matrix oracle crash soak memory fuzz bench bench-copy
+$(GOVULNCHECK):
+	GOBIN=$(abspath $(@D)) go install golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK_VERSION)
+
+.PHONY: help build release demo test fmt lint unit race page integration matrix oracle crash soak memory hostile vuln fuzz bench bench-copy
