@@ -200,6 +200,8 @@ func (c *chaos) finish() {
 	c.mark("refreshed")
 	pgtest.WaitFor(c.t, c.target, `SELECT count(*) FILTER (WHERE state = 'r') FROM pgapply.subscription_table`, fmt.Sprint(10+c.load.tables.Load()))
 	c.mark("all tables are ready")
+	// The publisher's log may be flushed up to the middle of a record, and remain so for a while.
+	c.onSource(`SELECT pg_logical_emit_message(true, 'flush', '')`)
 	c.catchUp()
 	c.mark("all is acknowledged")
 	c.process.alive()
