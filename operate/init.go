@@ -219,9 +219,7 @@ func creatingIn(ctx context.Context, conn *pgx.Conn, schema, role string) ([]pri
 }
 
 func (i *Initialization) grant(grants []privilege.Grant) {
-	for _, grant := range grants {
-		i.Steps = append(i.Steps, grant.SQL)
-	}
+	i.Steps = append(i.Steps, privilege.Statements(grants)...)
 }
 
 // askPublisher reads what the publications publish, and lists what the role of --source

@@ -34,7 +34,8 @@ func TestInit(t *testing.T) {
 	pgtest.Exec(t, b.target, `create role "The role" login`)
 	printed := initialize()
 	for _, part := range []string{
-		`CREATE SCHEMA pgapply AUTHORIZATION "The role";`, `GRANT EXECUTE ON FUNCTION pg_catalog.pg_replication_origin_create(text) TO "The role";`,
+		`CREATE SCHEMA pgapply AUTHORIZATION "The role";`, `GRANT EXECUTE ON FUNCTION pg_catalog.pg_replication_origin_advance(text,pg_lsn), pg_catalog.pg_replication_origin_create(text), `,
+		`pg_replication_origin_xact_setup(pg_lsn,timestamp with time zone) TO "The role";`,
 		`GRANT USAGE ON SCHEMA "s" TO "The role";`, `GRANT SELECT, INSERT, UPDATE, DELETE, TRUNCATE ON TABLE "s"."t" TO "The role";`,
 		"-- table s.later is not on the target yet", "-- on the publisher, as an administrator\nGRANT USAGE ON SCHEMA \"s\" TO " + receiver + ";\n",
 		`GRANT SELECT ON TABLE "s"."t" TO ` + receiver + `;`,

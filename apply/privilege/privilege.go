@@ -121,26 +121,48 @@ func OfTable(c Changes) []string {
 // Grant is a privilege that a role lacks, and the statement that gives it.
 type Grant struct {
 	// Privilege names it, such as `EXECUTE on function pg_replication_origin_create(text)`.
-	Privilege string `json:"privilege"`
-	SQL       string `json:"sql"`
+	Privilege string
+	SQL       string
+	// role gets it; function is what it is about, empty for anything else.
+	role, function string
 }
 
-// On makes the grant of privileges on an object, which is SQL.
+// On makes the grant of privileges on an object, which is SQL: its kind and its name.
 func On(privileges, object, role string) Grant {
-	return Grant{
-		Privilege: privileges + " on " + strings.ToLower(object[:strings.IndexByte(object+" ", ' ')]) + object[strings.IndexByte(object+" ", ' '):],
+	kind, name, _ := strings.Cut(object, " ")
+	grant := Grant{
+		Privilege: privileges + " on " + strings.ToLower(kind) + " " + name,
 		SQL:       fmt.Sprintf("GRANT %s ON %s TO %s", privileges, object, Quote(role)),
+		role:      role,
 	}
+	if kind == "FUNCTION" {
+		grant.function = name
+	}
+	return grant
 }
 
 // Quote makes an SQL identifier of names.
 func Quote(names ...string) string { return pgx.Identifier(names).Sanitize() }
 
-// SQL joins the statements of grants.
-func SQL(grants []Grant) string {
-	statements := make([]string, len(grants))
-	for i, grant := range grants {
-		statements[i] = grant.SQL
+// Statements are those of the grants, with what concerns functions in one. They are for one
+// role.
+func Statements(grants []Grant) (statements []string) {
+	var functions []string
+	for _, grant := range grants {
+		if grant.function != "" {
+			functions = append(functions, grant.function)
+		}
 	}
-	return strings.Join(statements, "; ")
+	for _, grant := range grants {
+		if grant.function == "" {
+			statements = append(statements, grant.SQL)
+		} else if functions != nil {
+			statements = append(statements, On("EXECUTE", "FUNCTION "+strings.Join(functions, ", "), grant.role).SQL)
+			functions = nil
+		}
+	}
+	return statements
 }
+
+// SQL joins the statements of grants.
+func SQL(grants []Grant) string { return strings.Join(Statements(grants), "; ") }

@@ -130,3 +130,15 @@ func TestOfTable(t *testing.T) {
 	}
 	require.Equal(t, OfTable(All()), listed)
 }
+
+func TestStatements(t *testing.T) {
+	const role = `a TO "b`
+	require.Empty(t, Statements(nil))
+	require.Equal(t, []string{
+		`GRANT USAGE ON SCHEMA "s" TO "a TO ""b"`,
+		`GRANT EXECUTE ON FUNCTION f(int), g() TO "a TO ""b"`,
+		`GRANT SELECT ON TABLE "t" TO "a TO ""b"`,
+	}, Statements([]Grant{
+		On("USAGE", `SCHEMA "s"`, role), On("EXECUTE", "FUNCTION f(int)", role), On("SELECT", `TABLE "t"`, role), On("EXECUTE", "FUNCTION g()", role),
+	}))
+}

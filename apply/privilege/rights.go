@@ -125,7 +125,7 @@ func refused(err error) bool {
 // Stamps tells whether the role may keep its progress in replication origins.
 func (r *Rights) Stamps() bool { return len(r.Functions) == 0 }
 
-// ForStamping are the grants that are missing for that.
+// ForStamping are the grants that are missing for that, one for each function.
 func (r *Rights) ForStamping() []Grant {
 	var grants []Grant
 	for _, signature := range r.Functions {

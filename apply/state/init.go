@@ -10,7 +10,7 @@ import (
 )
 
 // InitSteps are the statements by which an administrator, whose session conn is, lets a
-// role keep its state: none where nothing is missing. A schema that is made by them belongs
+// role keep its state, each one or more of SQL: none where nothing is missing. A schema that is made by them belongs
 // to the role, which creates and upgrades what is in it as [Open] does. In one that belongs
 // to somebody else the role gets rights. They are meant for one transaction.
 //
@@ -22,11 +22,7 @@ func InitSteps(ctx context.Context, conn *pgx.Conn, role string) ([]string, erro
 	quoted := pgx.Identifier{role}.Sanitize()
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		steps := append([]string{
-			"CREATE SCHEMA pgapply AUTHORIZATION " + quoted,
-			"SET LOCAL ROLE " + quoted,
-		}, migrationSteps(0)...)
-		return append(steps, "RESET ROLE"), nil
+		return []string{"CREATE SCHEMA pgapply AUTHORIZATION " + quoted + ";\nSET LOCAL ROLE " + quoted + ";\n" + migrationSQL(0) + ";\nRESET ROLE"}, nil
 	case err != nil:
 		return nil, fmt.Errorf("look for schema pgapply: %w", err)
 	case owner == role:
@@ -38,13 +34,10 @@ func InitSteps(ctx context.Context, conn *pgx.Conn, role string) ([]string, erro
 	return grantSteps(ctx, conn, role)
 }
 
-// migrationSteps bring the schema from a version to the last.
-func migrationSteps(have int) []string {
+// migrationSQL brings the schema from a version to the last.
+func migrationSQL(have int) string {
 	steps := migrations()
-	if have == len(steps) {
-		return nil
-	}
-	return append(steps[have:len(steps):len(steps)], recordVersionSQL(len(steps)))
+	return strings.Join(steps[have:], "") + recordVersionSQL(len(steps))
 }
 
 // openSteps grant the schema itself: its owner may have lost that, too.
@@ -77,7 +70,9 @@ func grantSteps(ctx context.Context, conn *pgx.Conn, role string) (steps []strin
 	if have > Version() {
 		return nil, &VersionError{Have: have, Want: Version()}
 	}
-	steps = migrationSteps(have)
+	if have < Version() {
+		steps = append(steps, fmt.Sprintf("-- schema pgapply from version %d to %d\n", have, Version())+migrationSQL(have))
+	}
 	open, err := openSteps(ctx, conn, role)
 	if err != nil {
 		return nil, err
@@ -92,7 +87,7 @@ func grantSteps(ctx context.Context, conn *pgx.Conn, role string) (steps []strin
 	if err != nil {
 		return nil, fmt.Errorf("look at schema pgapply: %w", err)
 	}
-	if lacks || len(steps) > 0 && have < Version() {
+	if lacks || have < Version() {
 		steps = append(steps, "GRANT "+rights+" ON ALL TABLES IN SCHEMA pgapply TO "+pgx.Identifier{role}.Sanitize())
 	}
 	return steps, nil
