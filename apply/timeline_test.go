@@ -84,89 +84,147 @@ func TestEndsAfterTheFirstStart(t *testing.T) {
 	}{
 		{name: "nothing has changed", progress: 0x50, known: 0x60, class: sure},
 		{name: "applied beyond what was acknowledged", progress: 0x70, known: 0x70, class: sure},
-		{name: "a slot behind: what comes again is told apart", progress: 0x50, known: 0x60, class: sure,
-			change: func(_ *Ends, _ *state.Subscription, slot *source.Slot) { slot.ConfirmedFlush = 0x20 }},
-		{name: "a slot at the acknowledgement", progress: 0x50, known: 0x60, class: sure,
-			change: func(_ *Ends, _ *state.Subscription, slot *source.Slot) { slot.ConfirmedFlush = 0x60 }},
-		{name: "a slot ahead", progress: 0x50, class: SlotLost, texts: []string{"0/61", "0/60", "somebody else used it", "failover"},
-			change: func(_ *Ends, _ *state.Subscription, slot *source.Slot) { slot.ConfirmedFlush = 0x61 }},
+		{
+			name: "a slot behind: what comes again is told apart", progress: 0x50, known: 0x60, class: sure,
+			change: func(_ *Ends, _ *state.Subscription, slot *source.Slot) { slot.ConfirmedFlush = 0x20 },
+		},
+		{
+			name: "a slot at the acknowledgement", progress: 0x50, known: 0x60, class: sure,
+			change: func(_ *Ends, _ *state.Subscription, slot *source.Slot) { slot.ConfirmedFlush = 0x60 },
+		},
+		{
+			name: "a slot ahead", progress: 0x50, class: SlotLost, texts: []string{"0/61", "0/60", "somebody else used it", "failover"},
+			change: func(_ *Ends, _ *state.Subscription, slot *source.Slot) { slot.ConfirmedFlush = 0x61 },
+		},
 		{name: "copies ahead of the stream are no progress", progress: 0x50, held: 0x90, known: 0x60, class: sure},
 
 		{name: "no slot", noSlot: true, class: SlotLost, texts: []string{`slot "s" is gone`}},
-		{name: "no slot on a standby", noSlot: true, class: Refused, texts: []string{"which is a standby", "target_session_attrs"},
-			change: func(e *Ends, _ *state.Subscription, _ *source.Slot) { e.Publisher.InRecovery = true }},
-		{name: "no slot behind a failover", noSlot: true, class: SlotLost, texts: []string{"a standby was promoted", "--failover"},
-			change: func(e *Ends, _ *state.Subscription, _ *source.Slot) { *e = promoted(t, e, "1 0/60") }},
-		{name: "no slot behind a failover before 17", noSlot: true, class: SlotLost, texts: []string{"before 17"},
+		{
+			name: "no slot on a standby", noSlot: true, class: Refused, texts: []string{"which is a standby", "target_session_attrs"},
+			change: func(e *Ends, _ *state.Subscription, _ *source.Slot) { e.Publisher.InRecovery = true },
+		},
+		{
+			name: "no slot behind a failover", noSlot: true, class: SlotLost, texts: []string{"a standby was promoted", "--failover"},
+			change: func(e *Ends, _ *state.Subscription, _ *source.Slot) { *e = promoted(t, e, "1 0/60") },
+		},
+		{
+			name: "no slot behind a failover before 17", noSlot: true, class: SlotLost, texts: []string{"before 17"},
 			change: func(e *Ends, _ *state.Subscription, _ *source.Slot) {
 				*e = promoted(t, e, "1 0/60")
 				e.PublisherVersion = 16_00_00
-			}},
-		{name: "a slot of another database", class: SlotLost, texts: []string{"another one has its name"},
-			change: func(_ *Ends, _ *state.Subscription, slot *source.Slot) { slot.Database = "e" }},
-		{name: "a slot of another plugin", class: SlotLost, texts: []string{"another one has its name"},
-			change: func(_ *Ends, _ *state.Subscription, slot *source.Slot) { slot.Plugin = "test_decoding" }},
-		{name: "a physical slot", class: SlotLost, texts: []string{"another one has its name"},
-			change: func(_ *Ends, _ *state.Subscription, slot *source.Slot) { slot.Type, slot.Plugin = "physical", "" }},
-		{name: "a slot that is lost", class: SlotLost, texts: []string{"wal_removed"},
-			change: func(_ *Ends, _ *state.Subscription, slot *source.Slot) { slot.WALStatus = "lost" }},
+			},
+		},
+		{
+			name: "a slot of another database", class: SlotLost, texts: []string{"another one has its name"},
+			change: func(_ *Ends, _ *state.Subscription, slot *source.Slot) { slot.Database = "e" },
+		},
+		{
+			name: "a slot of another plugin", class: SlotLost, texts: []string{"another one has its name"},
+			change: func(_ *Ends, _ *state.Subscription, slot *source.Slot) { slot.Plugin = "test_decoding" },
+		},
+		{
+			name: "a physical slot", class: SlotLost, texts: []string{"another one has its name"},
+			change: func(_ *Ends, _ *state.Subscription, slot *source.Slot) { slot.Type, slot.Plugin = "physical", "" },
+		},
+		{
+			name: "a slot that is lost", class: SlotLost, texts: []string{"wal_removed"},
+			change: func(_ *Ends, _ *state.Subscription, slot *source.Slot) { slot.WALStatus = "lost" },
+		},
 
-		{name: "another system", class: Refused, final: true, texts: []string{"system 1", "system 7", "cleanup"},
-			change: func(e *Ends, _ *state.Subscription, _ *source.Slot) { e.Publisher.SystemID = "7" }},
-		{name: "another database", class: Refused, final: true, texts: []string{`"d"`, `"e"`},
-			change: func(e *Ends, _ *state.Subscription, _ *source.Slot) { e.Publisher.Database = "e" }},
-		{name: "a copy of the target on another system", class: Refused, final: true, texts: []string{"a copy", "--keep-slot"},
-			change: func(e *Ends, _ *state.Subscription, _ *source.Slot) { e.Target.SystemID = "8" }},
-		{name: "a copy of the target beside it", class: Refused, final: true, texts: []string{"a copy", "--keep-slot"},
-			change: func(e *Ends, _ *state.Subscription, _ *source.Slot) { e.Target.DatabaseOID = 9 }},
+		{
+			name: "another system", class: Refused, final: true, texts: []string{"system 1", "system 7", "cleanup"},
+			change: func(e *Ends, _ *state.Subscription, _ *source.Slot) { e.Publisher.SystemID = "7" },
+		},
+		{
+			name: "another database", class: Refused, final: true, texts: []string{`"d"`, `"e"`},
+			change: func(e *Ends, _ *state.Subscription, _ *source.Slot) { e.Publisher.Database = "e" },
+		},
+		{
+			name: "a copy of the target on another system", class: Refused, final: true, texts: []string{"a copy", "--keep-slot"},
+			change: func(e *Ends, _ *state.Subscription, _ *source.Slot) { e.Target.SystemID = "8" },
+		},
+		{
+			name: "a copy of the target beside it", class: Refused, final: true, texts: []string{"a copy", "--keep-slot"},
+			change: func(e *Ends, _ *state.Subscription, _ *source.Slot) { e.Target.DatabaseOID = 9 },
+		},
 
-		{name: "the publisher's log is shorter than what is applied", progress: 0x50, class: SlotLost, texts: []string{"ends at 0/4F", "set back", "verify"},
-			change: func(e *Ends, _ *state.Subscription, _ *source.Slot) { e.Publisher.Position = 0x4f }},
-		{name: "than what was acknowledged", progress: 0x50, class: SlotLost, texts: []string{"ends at 0/5F", "0/60"},
-			change: func(e *Ends, _ *state.Subscription, _ *source.Slot) { e.Publisher.Position = 0x5f }},
-		{name: "as long", progress: 0x50, known: 0x60, class: sure,
-			change: func(e *Ends, _ *state.Subscription, _ *source.Slot) { e.Publisher.Position = 0x60 }},
-		{name: "a standby that is behind", progress: 0x50, class: Source, retryable: true, texts: []string{"has replayed up to 0/5F"},
+		{
+			name: "the publisher's log is shorter than what is applied", progress: 0x50, class: SlotLost, texts: []string{"ends at 0/4F", "set back", "verify"},
+			change: func(e *Ends, _ *state.Subscription, _ *source.Slot) { e.Publisher.Position = 0x4f },
+		},
+		{
+			name: "than what was acknowledged", progress: 0x50, class: SlotLost, texts: []string{"ends at 0/5F", "0/60"},
+			change: func(e *Ends, _ *state.Subscription, _ *source.Slot) { e.Publisher.Position = 0x5f },
+		},
+		{
+			name: "as long", progress: 0x50, known: 0x60, class: sure,
+			change: func(e *Ends, _ *state.Subscription, _ *source.Slot) { e.Publisher.Position = 0x60 },
+		},
+		{
+			name: "a standby that is behind", progress: 0x50, class: Source, retryable: true, texts: []string{"has replayed up to 0/5F"},
 			change: func(e *Ends, _ *state.Subscription, _ *source.Slot) {
 				e.Publisher.Position, e.Publisher.InRecovery = 0x5f, true
-			}},
+			},
+		},
 
-		{name: "promoted with all that was applied and acknowledged", progress: 0x50, known: 0x60, class: sure,
-			change: func(e *Ends, _ *state.Subscription, _ *source.Slot) { *e = promoted(t, e, "1 0/60") }},
-		{name: "promoted with all that was applied", progress: 0x50, known: 0x50, class: sure,
-			change: func(e *Ends, _ *state.Subscription, _ *source.Slot) { *e = promoted(t, e, "1 0/50") }},
-		{name: "promoted without the last that was applied", progress: 0x50, class: SlotLost, texts: []string{"timeline 2", "timeline 1", "at 0/4F", "0/50", "verify"},
-			change: func(e *Ends, _ *state.Subscription, _ *source.Slot) { *e = promoted(t, e, "1 0/4F") }},
-		{name: "promoted without rows that were copied", progress: 0x50, held: 0x58, class: SlotLost, texts: []string{"at 0/57", "0/58"},
-			change: func(e *Ends, _ *state.Subscription, _ *source.Slot) { *e = promoted(t, e, "1 0/57") }},
-		{name: "promoted before the slot began", progress: 0x5, class: SlotLost, texts: []string{"at 0/F", "0/10"},
-			change: func(e *Ends, _ *state.Subscription, _ *source.Slot) { *e = promoted(t, e, "1 0/F") }},
-		{name: "promoted, and somebody has used the slot there", progress: 0x50, class: SlotLost, texts: []string{"is confirmed up to 0/58"},
+		{
+			name: "promoted with all that was applied and acknowledged", progress: 0x50, known: 0x60, class: sure,
+			change: func(e *Ends, _ *state.Subscription, _ *source.Slot) { *e = promoted(t, e, "1 0/60") },
+		},
+		{
+			name: "promoted with all that was applied", progress: 0x50, known: 0x50, class: sure,
+			change: func(e *Ends, _ *state.Subscription, _ *source.Slot) { *e = promoted(t, e, "1 0/50") },
+		},
+		{
+			name: "promoted without the last that was applied", progress: 0x50, class: SlotLost, texts: []string{"timeline 2", "timeline 1", "at 0/4F", "0/50", "verify"},
+			change: func(e *Ends, _ *state.Subscription, _ *source.Slot) { *e = promoted(t, e, "1 0/4F") },
+		},
+		{
+			name: "promoted without rows that were copied", progress: 0x50, held: 0x58, class: SlotLost, texts: []string{"at 0/57", "0/58"},
+			change: func(e *Ends, _ *state.Subscription, _ *source.Slot) { *e = promoted(t, e, "1 0/57") },
+		},
+		{
+			name: "promoted before the slot began", progress: 0x5, class: SlotLost, texts: []string{"at 0/F", "0/10"},
+			change: func(e *Ends, _ *state.Subscription, _ *source.Slot) { *e = promoted(t, e, "1 0/F") },
+		},
+		{
+			name: "promoted, and somebody has used the slot there", progress: 0x50, class: SlotLost, texts: []string{"is confirmed up to 0/58"},
 			change: func(e *Ends, _ *state.Subscription, slot *source.Slot) {
 				*e = promoted(t, e, "1 0/50")
 				slot.ConfirmedFlush = 0x58
-			}},
-		{name: "a standby that was promoted while we streamed from it", progress: 0x58, known: 0x60, class: sure,
+			},
+		},
+		{
+			name: "a standby that was promoted while we streamed from it", progress: 0x58, known: 0x60, class: sure,
 			change: func(e *Ends, s *state.Subscription, slot *source.Slot) {
 				*e = promoted(t, e, "1 0/50")
 				s.Source.InRecovery, slot.ConfirmedFlush = true, 0x58
-			}},
-		{name: "another standby was promoted than that which we streamed from", progress: 0x58, class: SlotLost, texts: []string{"at 0/50"},
+			},
+		},
+		{
+			name: "another standby was promoted than that which we streamed from", progress: 0x58, class: SlotLost, texts: []string{"at 0/50"},
 			change: func(e *Ends, s *state.Subscription, _ *source.Slot) {
 				*e = promoted(t, e, "1 0/50")
 				s.Source.InRecovery = true
-			}},
-		{name: "the old primary is back", progress: 0x50, class: Refused, texts: []string{"the old primary is back", "timeline 1", "timeline 2"},
+			},
+		},
+		{
+			name: "the old primary is back", progress: 0x50, class: Refused, texts: []string{"the old primary is back", "timeline 1", "timeline 2"},
 			change: func(_ *Ends, s *state.Subscription, _ *source.Slot) {
 				s.Source.Timeline, s.Source.History = 2, "1 0/70"
-			}},
-		{name: "a standby that has not followed yet", progress: 0x50, class: Source, retryable: true, texts: []string{"is on timeline 1 still"},
+			},
+		},
+		{
+			name: "a standby that has not followed yet", progress: 0x50, class: Source, retryable: true, texts: []string{"is on timeline 1 still"},
 			change: func(e *Ends, s *state.Subscription, _ *source.Slot) {
 				e.Publisher.InRecovery = true
 				s.Source.Timeline, s.Source.History = 2, "1 0/70"
-			}},
-		{name: "promoted, and the history is lost", progress: 0x50, class: Refused, texts: []string{"cannot be told", "00000002.history"},
-			change: func(e *Ends, _ *state.Subscription, _ *source.Slot) { *e = promoted(t, e, "") }},
+			},
+		},
+		{
+			name: "promoted, and the history is lost", progress: 0x50, class: Refused, texts: []string{"cannot be told", "00000002.history"},
+			change: func(e *Ends, _ *state.Subscription, _ *source.Slot) { *e = promoted(t, e, "") },
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			options := DefaultOptions()
