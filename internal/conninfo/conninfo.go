@@ -13,6 +13,7 @@ import (
 	"maps"
 	"net"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -77,6 +78,12 @@ func Parse(server, text, passfile string, settings map[string]string) (*pgx.Conn
 	if err != nil {
 		return refuse("%s", withoutString(err.Error()))
 	}
+	for _, host := range hostsOf(&config.Config) {
+		// Else the rest of a password would be looked up, and be in every error.
+		if strings.LastIndex(host, "@") > 0 && !strings.HasPrefix(host, "/") {
+			return refuse(`a name of a host contains "@": write an @ in the password of a URI as %%40`)
+		}
+	}
 	parameters := config.RuntimeParams
 	if cmp.Or(parameters["gssencmode"], os.Getenv("PGGSSENCMODE")) == "require" {
 		return refuse("gssencmode=require is not supported: use sslmode=verify-full instead")
@@ -108,10 +115,27 @@ func Parse(server, text, passfile string, settings map[string]string) (*pgx.Conn
 // masks what it recognizes as a password, but cannot promise to find all of them
 // in a malformed string.
 func withoutString(message string) string {
-	if end := strings.LastIndex(message, "`: "); end >= 0 {
-		return message[end+len("`: "):]
+	end := strings.LastIndex(message, "`: ")
+	if end < 0 {
+		return "it is malformed"
 	}
-	return "it is malformed"
+	message = message[end+len("`: "):]
+	if strings.HasPrefix(message, "failed to parse as ") {
+		// It quotes what it stumbled upon, which may be a part of a password.
+		message = quoted.ReplaceAllString(message, `"..."`)
+	}
+	return message
+}
+
+var quoted = regexp.MustCompile(`(?s)".*"`)
+
+// hostsOf are all hosts that may be connected to.
+func hostsOf(config *pgconn.Config) []string {
+	hosts := []string{config.Host}
+	for _, fallback := range config.Fallbacks {
+		hosts = append(hosts, fallback.Host)
+	}
+	return hosts
 }
 
 // ConnectError makes one line of what went wrong at each host, without pgconn's
