@@ -219,11 +219,7 @@ func (a *attempt) newOrigin(ctx context.Context) error {
 	if err := a.control.store.RegisterOrigin(ctx, state.Origin{Name: a.origin}); err != nil {
 		return TargetError(err)
 	}
-	stale := []string{a.origin}
-	for job := range a.options.TableJobs {
-		stale = append(stale, origin.CopyName(a.options.Name, a.control.target.DatabaseOID, job))
-	}
-	for _, name := range stale {
+	for _, name := range a.positionedOrigins() {
 		if err := origin.Drop(a.session, name); err != nil {
 			return TargetError(err)
 		}
@@ -246,6 +242,37 @@ func (a *attempt) makeOrigin(ctx context.Context, made state.Origin) (err error)
 	return targetErrorOrNil(a.control.store.RegisterOrigin(ctx, made))
 }
 
+// dropStrangers drops origins of our names that the state does not know: what an earlier
+// subscription has left holds a position that means nothing to this one.
+func (a *attempt) dropStrangers(ctx context.Context) error {
+	recorded, err := a.control.store.Origins(ctx)
+	if err != nil {
+		return TargetError(err)
+	}
+	names, err := origin.Names(a.session)
+	if err != nil {
+		return TargetError(err)
+	}
+	for _, name := range a.positionedOrigins() {
+		if slices.ContainsFunc(recorded, func(o state.Origin) bool { return o.Name == name && names[o.ID] == name }) {
+			continue
+		}
+		if err := origin.Drop(a.session, name); err != nil {
+			return TargetError(err)
+		}
+	}
+	return nil
+}
+
+// positionedOrigins are the names of those whose position counts: the first one's, and the copies'.
+func (a *attempt) positionedOrigins() []string {
+	list := []string{a.origin}
+	for job := range a.options.TableJobs {
+		list = append(list, origin.CopyName(a.options.Name, a.control.target.DatabaseOID, job))
+	}
+	return list
+}
+
 // settleProgress proves that the progress is where it was, or moves it: the table has it
 // in either case.
 func (a *attempt) settleProgress(ctx context.Context, subscription *state.Subscription) error {
@@ -258,6 +285,9 @@ func (a *attempt) settleProgress(ctx context.Context, subscription *state.Subscr
 		return a.sameOrigin(ctx)
 	}
 	if place == state.InOrigins {
+		if err := a.dropStrangers(ctx); err != nil {
+			return err
+		}
 		if err := a.makeOrigin(ctx, state.Origin{Name: a.origin}); err != nil {
 			return err
 		}

@@ -95,6 +95,12 @@ func TestProgressMoves(t *testing.T) {
 	for _, refusal := range refusals {
 		requireClass(t, apply.Refused, l.run(refusal.change), refusal.text, "pgapply init")
 	}
+	// An earlier subscription of the name has left this, far ahead.
+	oid := pgtest.Query(t, administrator.target, `SELECT oid FROM pg_database WHERE datname = current_database()`)
+	for _, name := range []string{"_0", "_copy0"} {
+		administrator.onTarget(`SELECT pg_replication_origin_create('pgapply_` + l.name + `_` + oid + name + `')`)
+		administrator.onTarget(`SELECT pg_replication_origin_advance('pgapply_` + l.name + `_` + oid + name + `', 'FF/0')`)
+	}
 	l.start() // auto
 	require.Equal(t, state.InTable, l.engine.Status().Stream.Progress)
 	l.onSource(`INSERT INTO t SELECT g, 'table' FROM generate_series(1, 100) g`)
@@ -103,6 +109,7 @@ func TestProgressMoves(t *testing.T) {
 
 	administrator.initialize()
 	l.start()
+	require.Equal(t, "0", pgtest.Query(t, administrator.target, `SELECT count(*) FROM pg_replication_origin_status WHERE remote_lsn >= 'FF/0'`))
 	require.Equal(t, state.InOrigins, l.engine.Status().Stream.Progress)
 	administrator.onTarget(`UPDATE t SET v = 'local' WHERE id = 1`)
 	l.onSource(`UPDATE t SET v = 'origin'`, `UPDATE t SET v = 'again'`)
