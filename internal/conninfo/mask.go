@@ -23,7 +23,7 @@ var secretPair = regexp.MustCompile(`(?is)(\b(?:` + strings.Join(secrets, "|") +
 func Masked(text string) string {
 	scheme, rest, isURI := strings.Cut(text, "://")
 	if !isURI || scheme != "postgres" && scheme != "postgresql" {
-		return secretPair.ReplaceAllString(text, "${1}"+mask)
+		return maskKeywords(text)
 	}
 	path, query, hasQuery := strings.Cut(rest, "?")
 	if at := strings.LastIndex(path, "@"); at >= 0 {
@@ -38,6 +38,17 @@ func Masked(text string) string {
 		path += "?" + maskQuery(query)
 	}
 	return scheme + "://" + path
+}
+
+// wellFormed are keyword strings whose values end where they seem to.
+var wellFormed = regexp.MustCompile(`(?s)^\s*(?:\w+\s*=\s*(?:'(?:[^'\\]|\\.)*'|(?:[^\s\\']|\\.)(?:[^\s\\]|\\.)*)?(?:\s+|$))*$`)
+
+func maskKeywords(text string) string {
+	first := secretPair.FindStringSubmatchIndex(text)
+	if first != nil && !wellFormed.MatchString(text) {
+		return text[:first[3]] + mask // with a quote or a space in the password, perhaps
+	}
+	return secretPair.ReplaceAllString(text, "${1}"+mask)
 }
 
 func maskQuery(query string) string {

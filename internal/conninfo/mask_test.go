@@ -17,6 +17,8 @@ func TestMasked(t *testing.T) {
 		`password='hun\'ter2' user=u`:          "password=*** user=u",
 		`password=hunter\ 2 user=u`:            "password=*** user=u",
 		"password='hunter2 and the rest":       "password=***",
+		"password='hun'ter2' user=u":           "password=***",
+		"user=u password=hun ter2 host=h":      "user=u password=***",
 		"sslpassword=hunter2":                  "sslpassword=***",
 		"postgres://u@h/d":                     "postgres://u@h/d",
 		"postgres://u:hunter2@h/d?x=y":         "postgres://u:***@h/d?x=y",
