@@ -129,19 +129,20 @@ func (c *chaos) terminate(which string) {
 		WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_name LIKE '%`+c.name+`:%' AND `+which)
 }
 
-// overtake freezes pgapply, has the target forget that it has the right to write, and
-// lets another take over. What wakes up then must not write any more.
+// overtake freezes pgapply while what it sends piles up on its way, has the target forget
+// that it has the right to write, and lets another take over. What arrives then must not be
+// applied any more, and what wakes up must not write.
 func (c *chaos) overtake(s step) {
-	frozen := c.process
+	frozen, link := c.process, c.through.target
+	link.Stall(faultnet.FromClient)
+	c.pause(s.lasts / 4)
 	c.signal(frozen, syscall.SIGSTOP)
 	c.start()
 	c.try(c.target, `SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity a JOIN pg_locks l USING (pid)
 		WHERE l.locktype = 'advisory' AND l.mode = 'ExclusiveLock' AND l.granted AND a.application_name LIKE '%`+c.name+`:control'`)
-	if s.lasts > 500*time.Millisecond {
-		// The others would be waited for, and ended in the end.
-		c.terminate(`application_name LIKE '%:w_'`)
-	}
 	c.pause(s.lasts)
+	link.Resume(faultnet.FromClient)
+	c.pause(s.lasts / 2)
 	c.signal(frozen, syscall.SIGCONT)
 	c.pause(s.lasts)
 	frozen.alive()

@@ -36,7 +36,7 @@ import (
 // written for each.
 const (
 	chaosSteps = 5
-	chaosUnits = 60
+	chaosUnits = 40
 )
 
 // TestChaos plays rounds, from PGAPPLY_TEST_SEED (1) on, as many as PGAPPLY_TEST_CRASHES
@@ -132,15 +132,14 @@ func (c *chaos) prepare() {
 	c.onSource(`CREATE PUBLICATION p FOR TABLE ledger, counter, toasted, whole, swap, moving, wiped, bulk, parked, grown`)
 	c.onTarget(`ALTER TABLE ledger ADD COLUMN runner text DEFAULT current_setting('chaos.runner', true), ADD COLUMN backend int DEFAULT pg_backend_pid()`)
 	c.streamEarly()
-	for _, end := range []struct {
-		proxy **faultnet.Proxy
-		uri   string
-	}{{&c.through.source, c.source}, {&c.through.target, c.target}} {
-		proxy, _, err := faultnet.ListenURI(end.uri)
-		require.NoError(c.t, err)
-		c.t.Cleanup(proxy.Close)
-		*end.proxy = proxy
-	}
+	c.through.source = c.proxy(c.source)
+}
+
+func (c *chaos) proxy(uri string) *faultnet.Proxy {
+	proxy, _, err := faultnet.ListenURI(uri)
+	require.NoError(c.t, err)
+	c.t.Cleanup(proxy.Close)
+	return proxy
 }
 
 // via leads to the same database through a proxy, with a setting of the sessions that
@@ -155,9 +154,11 @@ func via(t *testing.T, proxy *faultnet.Proxy, uri string, process int) string {
 	return parsed.String()
 }
 
-// start starts a process of pgapply, another one each time.
+// start starts a process of pgapply, another one each time, with a link of its own to the
+// target: what an earlier one has sent may arrive late.
 func (c *chaos) start() {
 	c.processes++
+	c.through.target = c.proxy(c.target)
 	flags := append([]string{"--copy-data=true"}, c.plan.flags...)
 	c.process = c.spawn(append(flags,
 		"--source", via(c.t, c.through.source, c.source, c.processes), "--target", via(c.t, c.through.target, c.target, c.processes))...)
