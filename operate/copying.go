@@ -88,7 +88,7 @@ func (r *Report) TablesText() string {
 	}
 	rows := [][]string{{"table", "state", "copied rows", "size", "last error"}}
 	for _, table := range r.AllTables {
-		row := []string{table.Table, table.StateText, count(table.Rows), size(table.Bytes), plain.Line(table.LastError)}
+		row := []string{table.Table, table.StateText, count(table.Rows), size(table.Bytes), table.LastError}
 		if at := r.copyOf(table.Table); at != nil {
 			row[1] = fmt.Sprintf("%s, %d%%", table.StateText, int(100*at.Share))
 			row[2], row[3] = count(at.Rows), size(at.Bytes)
@@ -115,6 +115,8 @@ func columns(rows [][]string, align string) string {
 	widths := make([]int, len(align))
 	for _, row := range rows {
 		for i, cell := range row {
+			cell = plain.Line(cell)
+			row[i] = cell
 			widths[i] = max(widths[i], len([]rune(cell)))
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"pgapply/internal/plain"
 	"pgapply/operate"
 )
 
@@ -59,7 +60,7 @@ meanwhile. On a terminal it asks for the subscription's name; elsewhere it wants
 		tables := cmd.Flags().Args()
 		done, err := operate.Resync(cmd.Context(), ends, tables, yes)
 		if err != nil && done != nil && !yes {
-			fmt.Fprintf(cmd.ErrOrStderr(), "This removes the rows that the target has in %s, and copies them again\n", strings.Join(done.Again, ", "))
+			fmt.Fprintf(cmd.ErrOrStderr(), "This removes the rows that the target has in %s, and copies them again\n", plain.Line(strings.Join(done.Again, ", ")))
 			if !confirmed(cmd, ends.Name) {
 				return err
 			}
