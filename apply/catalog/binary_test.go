@@ -17,13 +17,15 @@ func TestBinaryFormThatNamesObjects(t *testing.T) {
 		CREATE TABLE s.t (a regtype, b regclass[], c s.role, d s.pair, e s.pair[], f oid, g s.regular, h oidvector, i int)`)
 	relation := published("t", decoder.IdentityFull, "a", "b", "c", "d", "e", "f", "g", "h", "i")
 	for i, known := range []decoder.Column{
-		{TypeOID: 2206}, {TypeOID: 2210},
+		{TypeOID: 2206},
+		{TypeOID: 2210},
 		{TypeOID: 70000, TypeNamespace: "pg_catalog", TypeName: "regrole"},
 		{TypeOID: 70001, TypeNamespace: "s", TypeName: "pair"},
 		{TypeOID: 70002, TypeNamespace: "s", TypeName: "_pair"},
 		{TypeOID: 26},
 		{TypeOID: 70003, TypeNamespace: "s", TypeName: "regular"},
-		{TypeOID: 30}, {TypeOID: 23},
+		{TypeOID: 30},
+		{TypeOID: 23},
 	} {
 		known.Name = relation.Columns[i].Name
 		relation.Columns[i] = known

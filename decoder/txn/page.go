@@ -27,7 +27,7 @@ type page struct {
 // begin gives the tape, which has none, a chunk of that capacity. There must be room.
 func (p *page) begin(t *tape, capacity int) {
 	p.users.Add(1)
-	t.first = chunk{data: p.data[p.taken:p.taken:p.taken+capacity], page: p}
+	t.first = chunk{data: p.data[p.taken : p.taken : p.taken+capacity], page: p}
 	t.add(&t.first)
 	p.taken += capacity
 }
