@@ -9,6 +9,7 @@
 //	Sequences        their positions, from publisher to target
 //	Verify           rows of both ends ──► what differs, and its repair (package verify)
 //	Cutover          checks, writes stopped, last change, sequences, comparison, way back
+//	Init             what a role lacks on the target: schema, functions, tables
 //	Cleanup          slot on the publisher, then origins, then state on the target
 //
 // Each call opens its own connections and closes them. The package does not
