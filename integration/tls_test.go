@@ -78,8 +78,17 @@ func TestTLS(t *testing.T) {
 			outside.same(`select * from t order by id`)
 			ends := []string{"--name", l.name, "--source", l.source, "--target", l.target}
 			commands := [][]string{
-				{"check", "--publication", "p"}, {"status"}, {"wait", "--for", "current"}, {"verify"}, {"sequences"}, {"cutover", "--dry-run"},
-				{"conflicts", "list"}, {"refresh"}, {"resync", "public.t", "--yes"}, {"pause"}, {"resume"},
+				{"check", "--publication", "p"},
+				{"status"},
+				{"wait", "--for", "current"},
+				{"verify"},
+				{"sequences"},
+				{"cutover", "--dry-run"},
+				{"conflicts", "list"},
+				{"refresh"},
+				{"resync", "public.t", "--yes"},
+				{"pause"},
+				{"resume"},
 			}
 			for _, command := range commands {
 				stdout, stderr, code := shell(t, append(command, ends...)...)

@@ -94,7 +94,7 @@ func (f *feedback) run() {
 	defer close(f.done)
 	sent := time.Now()
 	var asked time.Time // when we last asked whether the publisher is there
-	var message crawl // of the stream, not of what came before it
+	var message crawl   // of the stream, not of what came before it
 	message.bytes, message.waited = f.arrival()
 	timer := time.NewTimer(f.untilNext(sent, asked))
 	defer timer.Stop()
