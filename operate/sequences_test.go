@@ -212,10 +212,15 @@ func TestSequencesWhileValuesAreTaken(t *testing.T) {
 			go func() { takers.Wait(); close(taken) }()
 			set := 0
 			for round := 0; ; round++ {
-				// A little ahead of the target, so that it may be overtaken at any moment.
+				// A little ahead of the target, so that it may be overtaken at any moment;
+				// but the first time so far that it can not.
+				ahead := 100 << (10 - round%11)
+				if round == 0 {
+					ahead = 1 << 40
+				}
 				at, err := strconv.Atoi(pgtest.Query(t, b.target, `select last_value from busy`))
 				require.NoError(t, err)
-				pgtest.Exec(t, b.source, fmt.Sprintf(`select setval('busy', %d)`, at+(100<<(10-round%11))))
+				pgtest.Exec(t, b.source, fmt.Sprintf(`select setval('busy', %d)`, at+ahead))
 				set += b.sequences(SequencesOptions{All: true}).Set
 				if channelClosed(taken) {
 					break
