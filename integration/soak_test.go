@@ -145,9 +145,7 @@ func TestFloodBeforeACrawl(t *testing.T) {
 	l := linkOf(t, publisher, target)
 	l.both(`CREATE TABLE t (id int PRIMARY KEY, v text)`)
 	l.onSource(`CREATE PUBLICATION p FOR TABLE t`)
-	// Not over TCP, where a window that was shut for long opens as slowly again.
-	local := fmt.Sprintf("host=%s port=%d user=postgres dbname=%s", publisher.SocketDir(), publisher.Port(), l.name)
-	p := l.spawn("--memory-limit", "16MiB", "--source", local)
+	p := l.spawn("--memory-limit", "16MiB")
 	l.streams(p)
 	sender := l.walsender()
 	lock := session(t, l.target)

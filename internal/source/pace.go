@@ -36,6 +36,9 @@ const (
 	// of 100,000 small transactions is 7,000 segments with it, and 60,000 or more
 	// with any buffer from 24 KiB on when chance has it.
 	loopbackBuffer = 16 << 10
+	// loopbackSegment is the largest segment of a loopback connection. It always fits
+	// the window of that buffer.
+	loopbackSegment = 4 << 10
 	// loopbackGathered is well within what the publisher's kernel holds meanwhile.
 	loopbackGathered = 512 << 10
 	// fullInterval is the longest pause of a loopback connection whose buffer the

@@ -36,6 +36,6 @@ func TestSegmentsFitTheWindowOfLoopback(t *testing.T) {
 		defer unix.Close(descriptor)
 		info, err := unix.GetsockoptTCPInfo(descriptor, unix.IPPROTO_TCP, unix.TCP_INFO)
 		require.NoError(t, err)
-		require.LessOrEqual(t, info.Snd_mss, uint32(loopbackBuffer))
+		require.LessOrEqual(t, info.Snd_mss, uint32(loopbackSegment))
 	}
 }
