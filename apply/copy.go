@@ -3,7 +3,6 @@ package apply
 import (
 	"context"
 	"errors"
-	"strings"
 	"sync"
 	"time"
 
@@ -178,9 +177,6 @@ func copyError(err error) error {
 	}
 	return TargetError(err)
 }
-
-// printable is a name in the encoding of the target's database for people to read.
-func printable(name string) string { return strings.ToValidUTF8(name, "?") }
 
 // copyHint is the remedy for a table that could not be copied, or an index not made.
 func copyHint(err error) string {

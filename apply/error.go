@@ -42,9 +42,15 @@ type Error struct {
 	Final bool
 }
 
-// Error is always valid UTF-8, as logs and the state want it: a server's words, and
-// the names in them, may come in another encoding.
-func (e *Error) Error() string { return strings.ToValidUTF8(e.Err.Error(), "?") }
+// Error is always text that logs and the state can hold.
+func (e *Error) Error() string { return printable(e.Err.Error()) }
+
+// printable makes text for logs and the state of a server's words, and the names in them,
+// which may come in another encoding, or be what a broken stream has in their place: valid
+// UTF-8 without zero bytes, which no text of a database has.
+func printable(text string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(text, "?"), "\x00", "?")
+}
 
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
