@@ -36,4 +36,8 @@ func TestBinaryFormThatNamesObjects(t *testing.T) {
 		require.Equal(t, i < 5, column.NamesObjects, column.Name)
 		require.Equal(t, i >= 5, column.TakesBinary, column.Name)
 	}
+	name := &table.Columns[0]
+	require.True(t, name.Takes([]byte{0, 0, 4, 235}), "pg_class has one number everywhere")
+	require.False(t, name.Takes([]byte{0, 0, 64, 0}), "the first object that somebody made")
+	require.False(t, table.Columns[1].Takes(make([]byte, 20)))
 }

@@ -11,6 +11,7 @@
 package catalog
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"strconv"
@@ -85,8 +86,14 @@ type Column struct {
 	// here, when it is given as TypeOID, and Widens that the server has to convert it then.
 	TakesBinary, Widens bool
 	// NamesObjects says that values name objects of a server, as those of regclass do, and
-	// are numbers in binary form, which mean nothing on another server.
+	// are numbers in binary form, most of which mean nothing on another server.
 	NamesObjects bool
+}
+
+// Takes tells whether a value in the publisher's binary form means the same here.
+func (c *Column) Takes(value []byte) bool {
+	const firstGenbki = 10000 // below, numbers are written in the server's source (transam.h)
+	return c.TakesBinary || c.NamesObjects && len(value) == 4 && binary.BigEndian.Uint32(value) < firstGenbki
 }
 
 // Search is how a row that an UPDATE or DELETE names is found.
@@ -329,6 +336,7 @@ func (t *Table) mapColumns(relation *decoder.Relation, columns map[string]localC
 		}
 		t.Columns[i] = local.Column
 		t.TextCopy = t.TextCopy || found && !local.receives
+		t.Columns[i].NamesObjects = local.NamesObjects && local.sameType(remote)
 		t.Columns[i].TakesBinary = local.sameType(remote) && !local.NamesObjects
 		if binary && !t.Columns[i].TakesBinary && local.widens(remote.TypeOID) {
 			t.Columns[i].TypeOID = remote.TypeOID

@@ -67,7 +67,7 @@ func (s *Session) parameters(t *table, statement *statement, search, newer decod
 		}
 		value := tuple[p.column]
 		binary := value.Kind == decoder.Binary
-		if binary && !t.bound.Columns[p.column].TakesBinary {
+		if binary && !t.bound.Columns[p.column].Takes(value.Data) {
 			return nil, binaryError(t, p.column)
 		}
 		list = append(list, pgpipe.Parameter{Value: value.Data, Type: statement.types[i], Binary: binary})

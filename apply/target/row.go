@@ -417,7 +417,7 @@ func (s *Session) execute(t *table, op operation, p *prepared, search, newer dec
 		value := tuple[parameter.column]
 		format := int16(0)
 		if value.Kind == decoder.Binary {
-			if !t.bound.Columns[parameter.column].TakesBinary {
+			if !t.bound.Columns[parameter.column].Takes(value.Data) {
 				return binaryError(t, parameter.column)
 			}
 			format = 1
