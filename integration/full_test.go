@@ -12,7 +12,8 @@ import (
 // unique index of the target, also beside an index that looks as good and is not.
 func TestFullUsesAnIndex(t *testing.T) {
 	eachMode(t, func(t *testing.T, l *link) {
-		l.both(`CREATE TABLE f (decoy int, id int, v text, n int)`, `ALTER TABLE f REPLICA IDENTITY FULL`,
+		// Statistics that came in between would show that n is nearly as good for rows that have one.
+		l.both(`CREATE TABLE f (decoy int, id int, v text, n int) WITH (autovacuum_enabled = off)`, `ALTER TABLE f REPLICA IDENTITY FULL`,
 			`INSERT INTO f SELECT g % 3, g, 'v' || g, CASE WHEN g % 2 = 0 THEN g END FROM generate_series(1, 100000) g`)
 		l.onTarget(`CREATE INDEX decoy ON f (decoy)`, `CREATE UNIQUE INDEX usable ON f (id)`, `CREATE INDEX decoy2 ON f (n)`)
 		l.onSource(`CREATE PUBLICATION p FOR TABLE f`)
