@@ -149,18 +149,6 @@ func (a *attempt) toCopy(tables []state.Table) []tablesync.Table {
 	return list
 }
 
-// makeCopyOrigins makes the origins of the copying sessions, unless they are there. They
-// are kept: rows carry their numbers.
-func (a *attempt) makeCopyOrigins(ctx context.Context) error {
-	for job := range a.options.TableJobs {
-		name := origin.CopyName(a.options.Name, a.control.target.DatabaseOID, job)
-		if err := a.control.store.MakeOrigin(ctx, state.Origin{Name: name, Worker: -1 - job}); err != nil {
-			return TargetError(err)
-		}
-	}
-	return nil
-}
-
 // copyError classifies what ended a copy of tables as a whole.
 func copyError(err error) error {
 	if recorder, ok := errors.AsType[*tablesync.RecorderError](err); ok {

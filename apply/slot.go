@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"slices"
 
 	"go.uber.org/zap"
 
@@ -227,34 +225,18 @@ func (a *attempt) newOrigin(ctx context.Context) error {
 	if err := a.control.store.ForgetProgress(ctx); err != nil {
 		return TargetError(err)
 	}
-	return a.makeOrigin(ctx, state.Origin{Name: a.origin})
-}
-
-// makeOrigin makes one origin, unless it is there, and records it: before it exists, so
-// that none is ever left that the state does not name, and afterwards.
-func (a *attempt) makeOrigin(ctx context.Context, made state.Origin) (err error) {
-	if err := a.control.store.RegisterOrigin(ctx, made); err != nil {
-		return TargetError(err)
-	}
-	if made.ID, err = origin.Ensure(a.session, made.Name); err != nil {
-		return TargetError(err)
-	}
-	return targetErrorOrNil(a.control.store.RegisterOrigin(ctx, made))
+	return targetErrorOrNil(a.control.store.MakeOrigin(ctx, state.Origin{Name: a.origin}))
 }
 
 // dropStrangers drops origins of our names that the state does not know: what an earlier
 // subscription has left holds a position that means nothing to this one.
 func (a *attempt) dropStrangers(ctx context.Context) error {
-	recorded, err := a.control.store.Origins(ctx)
+	ours, err := a.livingOrigins(ctx)
 	if err != nil {
-		return TargetError(err)
-	}
-	names, err := origin.Names(a.session)
-	if err != nil {
-		return TargetError(err)
+		return err
 	}
 	for _, name := range a.positionedOrigins() {
-		if slices.ContainsFunc(recorded, func(o state.Origin) bool { return o.Name == name && names[o.ID] == name }) {
+		if ours[name] {
 			continue
 		}
 		if err := origin.Drop(a.session, name); err != nil {
@@ -288,8 +270,8 @@ func (a *attempt) settleProgress(ctx context.Context, subscription *state.Subscr
 		if err := a.dropStrangers(ctx); err != nil {
 			return err
 		}
-		if err := a.makeOrigin(ctx, state.Origin{Name: a.origin}); err != nil {
-			return err
+		if err := a.control.store.MakeOrigin(ctx, state.Origin{Name: a.origin}); err != nil {
+			return TargetError(err)
 		}
 		a.log.Info("transactions are stamped with replication origins from now on; rows from before count as our own")
 	} else {
@@ -365,50 +347,59 @@ func recorded(identity source.Identity) state.Source {
 }
 
 // makeOrigins makes the origins of the workers and of the copying sessions, unless they
-// are there: a session is told once which rows are ours, also of those that are copied later.
+// are there: a session is told once which rows are ours, also of those that are copied
+// later. They are kept, since rows carry their numbers.
 func (a *attempt) makeOrigins(ctx context.Context) error {
 	if !a.stamped() {
 		return nil
 	}
-	if err := a.makeCopyOrigins(ctx); err != nil {
+	var wanted []state.Origin
+	for worker := 1; worker < a.sessions(); worker++ {
+		wanted = append(wanted, state.Origin{Name: a.originOf(worker), Worker: worker})
+	}
+	for job := range a.options.TableJobs {
+		wanted = append(wanted, state.Origin{Name: origin.CopyName(a.options.Name, a.control.target.DatabaseOID, job), Worker: -1 - job})
+	}
+	ours, err := a.livingOrigins(ctx)
+	if err != nil {
 		return err
 	}
-	recorded, err := a.control.store.Origins(ctx)
-	if err != nil {
-		return TargetError(err)
-	}
-	names, err := origin.Names(a.session)
-	if err != nil {
-		return TargetError(err)
-	}
-	for worker := 1; worker < a.sessions(); worker++ {
-		made := state.Origin{Name: a.originOf(worker), Worker: worker}
-		if slices.ContainsFunc(recorded, func(o state.Origin) bool { return o.Name == made.Name && names[o.ID] == o.Name }) {
+	for _, made := range wanted {
+		if ours[made.Name] {
 			continue
 		}
-		if err := a.makeOrigin(ctx, made); err != nil {
-			return err
+		if err := a.control.store.MakeOrigin(ctx, made); err != nil {
+			return TargetError(err)
 		}
 	}
 	return nil
 }
 
-// sameOrigin proves that the origin is the one whose progress the slot goes with.
-func (a *attempt) sameOrigin(ctx context.Context) error {
+// livingOrigins are the recorded ones that exist: the number of one that was dropped may
+// have become another's.
+func (a *attempt) livingOrigins(ctx context.Context) (map[string]bool, error) {
 	recorded, err := a.control.store.Origins(ctx)
 	if err != nil {
-		return TargetError(err)
+		return nil, TargetError(err)
 	}
-	rows, err := a.session.Query(`SELECT roident FROM pg_catalog.pg_replication_origin WHERE roname = $1`, a.origin)
+	names, err := origin.Names(a.session)
 	if err != nil {
-		return TargetError(err)
+		return nil, TargetError(err)
 	}
-	for _, known := range recorded {
-		if known.Name == a.origin && len(rows) == 1 && string(rows[0][0]) == fmt.Sprint(known.ID) {
-			return nil
-		}
+	living := make(map[string]bool, len(recorded))
+	for _, o := range recorded {
+		living[o.Name] = names[o.ID] == o.Name
 	}
-	return a.ends().LostOrigin(a.origin)
+	return living, nil
+}
+
+// sameOrigin proves that the origin is the one whose progress the slot goes with.
+func (a *attempt) sameOrigin(ctx context.Context) error {
+	ours, err := a.livingOrigins(ctx)
+	if err == nil && !ours[a.origin] {
+		return a.ends().LostOrigin(a.origin)
+	}
+	return err
 }
 
 // takeOver records settings that differ from the last start's.

@@ -30,7 +30,7 @@ func TestResumePointIsDurable(t *testing.T) {
 	t.Parallel()
 	t.Run("in an origin", func(t *testing.T) {
 		resumePointIsDurable(t, func(t *testing.T, writer plain) {
-			_, err := origin.Ensure(writer, "o")
+			_, err := writer.Query(`SELECT pg_catalog.pg_replication_origin_create($1)`, "o")
 			require.NoError(t, err)
 			require.NoError(t, origin.Acquire(writer, "o"))
 		}, func(reader plain) (lsn.LSN, error) { return origin.Resume(reader, "o", "s", 0) },

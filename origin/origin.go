@@ -54,22 +54,6 @@ func (e *HeldError) Error() string {
 	return fmt.Sprintf("replication origin %q is held by the target's backend %d", e.Origin, e.PID)
 }
 
-// Ensure creates the origin unless it exists, and returns its number.
-func Ensure(session Session, name string) (roident uint32, err error) {
-	rows, err := session.Query(`SELECT roident FROM pg_catalog.pg_replication_origin WHERE roname = $1`, name)
-	if err == nil && len(rows) == 0 {
-		rows, err = session.Query(`SELECT pg_catalog.pg_replication_origin_create($1)`, name)
-	}
-	if err != nil {
-		return 0, fmt.Errorf("create replication origin %q: %w", name, err)
-	}
-	number, err := strconv.ParseUint(string(rows[0][0]), 10, 32)
-	if err != nil {
-		return 0, fmt.Errorf("create replication origin %q: %w", name, err)
-	}
-	return uint32(number), nil
-}
-
 // Names tells the target's origins by their numbers.
 func Names(session Session) (map[uint32]string, error) {
 	rows, err := session.Query(`SELECT roident, roname FROM pg_catalog.pg_replication_origin`)
