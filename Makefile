@@ -85,18 +85,19 @@ page: internal/httpd/pagetest/node_modules ## The page of --http in headless Chr
 	$(GOTEST),page -v -run '^TestPage$$' ./internal/httpd
 
 # Two halves at a time, each with servers of its own: most of these tests wait for servers,
-# one after the other.
+# one after the other. What went wrong is said once more at the end.
 integration: ## The whole engine against real servers of major PG (18)
 	@mkdir -p bin
 	$(GOTEST) -c -o bin/integration.test ./integration
 	@cd integration; \
 	  list=$$(../bin/integration.test -test.list '^Test'); \
 	  half() { \
-	    PGAPPLY_TEST_MAJOR=$(PG) ../bin/integration.test -test.timeout 40m \
-	      -test.run "^($$(awk "/^Test/ && NR % 2 == $$1" <<< "$$list" | paste -sd '|'))\$$"; \
+	    PGAPPLY_TEST_MAJOR=$(PG) ../bin/integration.test -test.timeout 25m \
+	      -test.run "^($$(awk "/^Test/ && NR % 2 == $$1" <<< "$$list" | paste -sd '|'))\$$" 2>&1 | tee ../bin/integration-$$1.log; \
 	  }; \
 	  half 0 & one=$$!; half 1 & other=$$!; \
-	  failed=0; wait $$one || failed=1; wait $$other || failed=1; exit $$failed
+	  failed=0; wait $$one || failed=1; wait $$other || failed=1; \
+	  ((failed)) && grep -hE -A5 '^panic: |^ *--- FAIL|^running tests' ../bin/integration-[01].log; exit $$failed
 
 matrix: ## Every publisher from 10 on into target 18, and publisher 18 into every target from 14 on
 	PGAPPLY_MATRIX=all $(GOTEST) -timeout 60m -run '^Test(Majors|EveryWayGivesTheSameTables)$$' -v ./integration

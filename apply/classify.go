@@ -150,13 +150,14 @@ func TargetError(err error) *Error {
 		return &Error{Class: Target, Err: held, Retryable: true}
 	}
 	refusal, ok := errors.AsType[*pgconn.PgError](err)
-	if !ok {
+	switch {
+	case !ok && conninfo.IsTLS(err):
+		return &Error{Class: Configuration, Err: err, Hint: "check sslmode and sslrootcert of --target, and ssl and the certificate of the target"}
+	case !ok:
 		return &Error{
 			Class: Target, Err: err, Retryable: true,
 			Hint: "check that the target runs and that --target names its address",
 		}
-	}
-	switch {
 	case fromPooler(err):
 		return &Error{Class: Target, Err: err, Hint: "--target leads to a connection pooler: connect to the server itself"}
 	case strings.HasPrefix(refusal.Code, "28"):

@@ -1,7 +1,9 @@
 package apply
 
 import (
+	"crypto/x509"
 	"fmt"
+	"io"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -18,4 +20,15 @@ func TestPoolersAreNotTriedAgain(t *testing.T) {
 		require.Contains(t, err.Hint, "connection pooler")
 	}
 	require.True(t, TargetError(&pgconn.PgError{Code: "08006"}).Retryable)
+}
+
+// Nor does it cure a certificate that is another's, at either end.
+func TestWrongCertificatesAreNotTriedAgain(t *testing.T) {
+	wrong := fmt.Errorf("connect: %w", x509.HostnameError{Certificate: &x509.Certificate{}, Host: "other"})
+	for end, err := range map[string]*Error{"--source": SourceError(wrong), "--target": TargetError(wrong)} {
+		require.Equal(t, Configuration, err.Class)
+		require.False(t, err.Retryable)
+		require.Contains(t, err.Hint, end)
+	}
+	require.True(t, TargetError(io.ErrUnexpectedEOF).Retryable)
 }

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,17 +25,23 @@ import (
 
 // The command as a shell meets it: what it prints where, and how it exits.
 
+// longestCommand bounds a command that should end and does not: so its test fails, not all.
+const longestCommand = 3 * time.Minute
+
 // shell runs the program to its end.
 func shell(t *testing.T, arguments ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	program, err := build()
 	require.NoError(t, err)
 	var out, log bytes.Buffer
-	command := exec.CommandContext(t.Context(), fmt.Sprintf("/proc/self/fd/%d", program.Fd()), arguments...)
+	bounded, done := context.WithTimeout(t.Context(), longestCommand)
+	defer done()
+	command := exec.CommandContext(bounded, fmt.Sprintf("/proc/self/fd/%d", program.Fd()), arguments...)
 	command.Env, command.Stdout, command.Stderr = environment(), &out, &log
 	if err := command.Run(); err != nil {
 		_, exited := errors.AsType[*exec.ExitError](err)
 		require.True(t, exited, "%v", err)
+		require.NoError(t, bounded.Err(), "pgapply %s has not ended by itself: %s%s", arguments, &out, &log)
 	}
 	return out.String(), log.String(), command.ProcessState.ExitCode()
 }

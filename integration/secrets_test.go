@@ -184,7 +184,7 @@ func TestSecretsStaySecret(t *testing.T) {
 	s.look("the servers' view", pgtest.Query(t, admin, `select string_agg(a::text, E'\n') from pg_stat_activity a where usename = 'keeper'`))
 	right := []string{"PGAPPLY_SOURCE=" + withPassword(source, password), "PGAPPLY_TARGET=" + withPassword(target, password)}
 	for _, command := range [][]string{
-		{"status"}, {"status", "--json", "--tables"}, {"conflicts", "list"}, {"verify", "--json"}, {"cutover", "--dry-run", "--json"}, {"refresh"}, {"pause"}, {"resume"},
+		{"status"}, {"status", "--json", "--tables"}, {"conflicts", "list"}, {"verify", "--json", "--settle-timeout", "1s"}, {"cutover", "--dry-run", "--json"}, {"refresh"}, {"pause"}, {"resume"},
 	} {
 		s.run(right, append(command, without...)...)
 	}

@@ -3,8 +3,12 @@ package conninfo
 import (
 	"cmp"
 	"crypto/tls"
+	"crypto/x509"
+	"errors"
 	"fmt"
+	"net"
 	"os"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -40,4 +44,28 @@ func limitTLS(config *pgconn.Config) error {
 		limit(fallback.TLSConfig)
 	}
 	return nil
+}
+
+// IsTLS tells that there is no TLS as it was asked for: the server has none, or is not who
+// it should be, or does not take who we are. Time does not cure that.
+func IsTLS(err error) bool {
+	return is[*tls.CertificateVerificationError](err) || is[x509.HostnameError](err) || is[x509.UnknownAuthorityError](err) ||
+		is[x509.CertificateInvalidError](err) || is[tls.RecordHeaderError](err) || refused(err) ||
+		strings.Contains(err.Error(), "server refused TLS connection") // pgconn has no type for it
+}
+
+// refused tells that the server has ended the handshake for what we are or can do. Package
+// tls has no type for what the other side says.
+func refused(err error) bool {
+	operation, ok := errors.AsType[*net.OpError](err)
+	if !ok || operation.Op != "remote error" {
+		return false
+	}
+	said := operation.Err.Error()
+	return strings.Contains(said, "certificate") || strings.Contains(said, "protocol version") || strings.Contains(said, "handshake failure")
+}
+
+func is[T error](err error) bool {
+	_, ok := errors.AsType[T](err)
+	return ok
 }

@@ -2,8 +2,6 @@ package source
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -190,7 +188,7 @@ func ClassOf(err error) Class {
 	if lookup, ok := errors.AsType[*net.DNSError](err); ok && lookup.IsNotFound {
 		return Configuration
 	}
-	if isTLS(err) {
+	if conninfo.IsTLS(err) {
 		return Configuration
 	}
 	if isNetwork(err) || isWrongRole(err) {
@@ -232,11 +230,6 @@ func isWrongRole(err error) bool {
 		errors.Is(err, pgconn.ErrPrimaryConnection) || errors.Is(err, pgconn.ErrStandbyConnection)
 }
 
-func isTLS(err error) bool {
-	return is[*tls.CertificateVerificationError](err) || is[x509.HostnameError](err) || is[x509.UnknownAuthorityError](err) ||
-		is[x509.CertificateInvalidError](err) || is[tls.RecordHeaderError](err) || is[tls.AlertError](err)
-}
-
 func is[T error](err error) bool {
 	_, ok := errors.AsType[T](err)
 	return ok
@@ -255,7 +248,7 @@ func connectError(name string, config *pgconn.Config, err error) error {
 	case isServer && classOfState(server.Code) == Configuration:
 		return &ConfigurationError{Reason: "the " + name + " refuses the session", Err: err}
 	case isServer:
-	case isTLS(err), strings.Contains(err.Error(), "server refused TLS connection"):
+	case conninfo.IsTLS(err):
 		return &ConfigurationError{Reason: fmt.Sprintf("no TLS connection with the %s: check sslmode and sslrootcert, and ssl on the %[1]s", name), Err: err}
 	}
 	return fmt.Errorf("connect to the %s: %w", name, err)

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 
+	"pgapply/internal/conninfo"
 	"pgapply/internal/lsn"
 )
 
@@ -132,7 +133,7 @@ func (s *Stream) readError(err error) error {
 	if s.cause != nil {
 		return s.cause
 	}
-	if !isNetwork(err) && !isTLS(err) {
+	if !isNetwork(err) && !conninfo.IsTLS(err) {
 		return &FrameError{Reason: "a message cannot be read", Err: err}
 	}
 	return fmt.Errorf("receive from the publisher: %w", err)
