@@ -28,7 +28,7 @@ func faults() []fault {
 			c.start()
 		}},
 		{"pgapply stopped with SIGTERM", 2, nil, func(c *chaos, _ step) {
-			c.process.stop()
+			c.terminateProcess()
 			c.start()
 		}},
 		{"pgapply frozen", 2, lasting, func(c *chaos, s step) {
@@ -147,6 +147,19 @@ func (c *chaos) overtake(s step) {
 	c.pause(s.lasts)
 	frozen.alive()
 	frozen.kill()
+}
+
+// terminateProcess asks pgapply to stop. One that has said nothing yet may not listen for
+// signals yet: it dies of this one, and has done nothing that it could end in order.
+func (c *chaos) terminateProcess() {
+	p := c.process
+	p.terminate()
+	code := p.exitCode(15 * time.Second)
+	status, _ := p.command.ProcessState.Sys().(syscall.WaitStatus)
+	if status.Signaled() && status.Signal() == syscall.SIGTERM && p.stderr.String() == "" {
+		return
+	}
+	require.Zero(c.t, code)
 }
 
 // play does what a script says.

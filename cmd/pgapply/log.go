@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -50,8 +51,8 @@ func (o *logOptions) logger(to io.Writer) (*zap.Logger, error) {
 	return zap.New(zapcore.NewSamplerWithOptions(core, time.Second, 100, 1000)), nil
 }
 
-// plainEncoder writes messages as one line each: some are what a server says, or have names
-// in them. Fields are JSON, which sees to it by itself.
+// plainEncoder writes entries as one plain line each: messages and fields hold names, and
+// what a server says. The JSON of the fields escapes less than a terminal obeys.
 type plainEncoder struct{ zapcore.Encoder }
 
 // Clone keeps what it is.
@@ -59,6 +60,12 @@ func (e plainEncoder) Clone() zapcore.Encoder { return plainEncoder{e.Encoder.Cl
 
 // EncodeEntry writes one entry.
 func (e plainEncoder) EncodeEntry(entry zapcore.Entry, fields []zapcore.Field) (*buffer.Buffer, error) {
-	entry.Message = plain.Line(entry.Message)
-	return e.Encoder.EncodeEntry(entry, fields)
+	encoded, err := e.Encoder.EncodeEntry(entry, fields)
+	if err != nil {
+		return nil, err
+	}
+	line := plain.Line(strings.TrimSuffix(encoded.String(), zapcore.DefaultLineEnding))
+	encoded.Reset()
+	encoded.AppendString(line + zapcore.DefaultLineEnding)
+	return encoded, nil
 }
