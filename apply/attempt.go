@@ -453,6 +453,7 @@ func (a *attempt) stream(ctx context.Context) error {
 		zap.String("streaming", feed.Settings().Streaming), zap.Int("target_version", a.control.target.Version))
 
 	a.release() // the stream has its own way to stop
+	defer a.abandonSilent(ctx)()
 	return a.supervise(ctx, s)
 }
 

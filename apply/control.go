@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"os"
@@ -44,9 +45,11 @@ func (e *Engine) connectControl(ctx context.Context) (*control, error) {
 	}
 	c := &control{engine: e, conn: conn, news: make(chan struct{}, 1)}
 	c.ctx, c.cancel = context.WithCancelCause(ctx)
-	if c.target, err = state.ReadTarget(ctx, conn); err != nil {
+	c.tasks.Go(c.attend)
+	if c.target, err = state.ReadTarget(c.ctx, conn); err != nil {
+		lost := context.Cause(c.ctx)
 		c.close()
-		return nil, TargetError(err)
+		return nil, TargetError(cmp.Or(lost, err))
 	}
 	return c, nil
 }
@@ -197,6 +200,7 @@ func (c *control) note(err error) {
 func (c *control) close() {
 	c.cancel(context.Canceled)
 	c.tasks.Wait()
+	c.engine.silent(time.Time{}, false)
 	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
 	defer cancel()
 	_ = c.conn.Close(ctx) // what it held ends with it either way

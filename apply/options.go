@@ -135,6 +135,10 @@ type Options struct {
 	SpoolDir   string
 	SpoolLimit int64
 
+	// TargetTimeout is for how long the target may leave the control session without an
+	// answer, and show no sign that it works on one, before its connections are given up.
+	TargetTimeout time.Duration
+
 	// ReadRecords has the engine read every few seconds what the state says about its
 	// tables and conflicts, for who watches it in this process: see Engine.Records.
 	ReadRecords bool
@@ -170,6 +174,7 @@ func DefaultOptions() Options {
 		MaxBatch:          4 << 20,
 		MemoryLimit:       128 << 20,
 		SpoolLimit:        16 << 30,
+		TargetTimeout:     45 * time.Second,
 		Log:               zap.NewNop(),
 	}
 }
@@ -179,6 +184,9 @@ const mostBatch = 64 << 20
 
 // mostWorkers bounds the connections that one mistyped digit can open.
 const mostWorkers = 64
+
+// leastTargetTimeout is no time for a look at a target that is far away; tests are near.
+const leastTargetTimeout = 100 * time.Millisecond
 
 var (
 	nameForm = regexp.MustCompile(`^[a-z0-9_]{1,63}$`)
@@ -227,6 +235,9 @@ func (o *Options) Validate() error {
 	oneOf("messages", o.Messages, "none", "count", "table")
 	if o.ConflictRetention < time.Hour {
 		fault("--conflict-retention must be at least 1h")
+	}
+	if o.TargetTimeout < leastTargetTimeout {
+		fault("--target-timeout must be at least %s", leastTargetTimeout)
 	}
 	oneOf("on-error", o.OnError, "retry", "pause", "stop")
 	oneOf("synchronous-commit", o.SynchronousCommit, "off", "local", "remote_write", "on", "remote_apply")

@@ -144,7 +144,8 @@ func replicateHostileNames(t *testing.T, random *rand.Rand, l *link, major int) 
 		plainText(t, stdout)
 		plainText(t, stderr)
 	}
-	_, stderr, code = shell(t, append([]string{"resync", schema + "." + table, "--yes"}, ends...)...)
+	resync := append([]string{"resync", "--yes"}, ends...)
+	_, stderr, code = shell(t, append(resync, "--", schema+"."+table)...) // it may look like a flag
 	if code == 0 { // a name may hold a dot of its own
 		pgtest.WaitFor(t, l.target, `SELECT count(*) FROM pgapply.subscription_table WHERE subscription = $1 AND state <> 'r'`, "0", l.name)
 		l.same(rows)
@@ -154,6 +155,12 @@ func replicateHostileNames(t *testing.T, random *rand.Rand, l *link, major int) 
 	l.same(`SELECT * FROM victim`)
 	plainText(t, p.stderr.String())
 	p.stop()
+	// The servers have room for a few dozen.
+	stdout, stderr, code = shell(t, append([]string{"cleanup", "--yes"}, ends...)...)
+	require.Zero(t, code, stderr)
+	plainText(t, stdout)
+	require.Equal(t, "0", pgtest.Query(t, l.target, `SELECT count(*) FROM pg_replication_origin WHERE position($1 in roname) > 0`, l.name))
+	require.Equal(t, "0", pgtest.Query(t, l.source, `SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1`, l.name))
 }
 
 // plainText proves that what is for people to read holds nothing that a terminal obeys, and

@@ -76,7 +76,7 @@ func controlConfig(uri, passfile, name string) (*pgx.ConnConfig, error) {
 	if err != nil {
 		return nil, err
 	}
-	config.DialFunc = conninfo.KeepAlive(config.DialFunc)
+	config.DialFunc = conninfo.Attend(conninfo.KeepAlive(config.DialFunc))
 	config.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
 		return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: cancelGrace}
 	}

@@ -93,6 +93,10 @@ type Status struct {
 	SpoolLimit  int64 `json:"spool_limit_bytes"`
 	OpenStreams int   `json:"open_streams"`
 
+	// TargetSilentSince is since when the target owes the runner an answer, where that has
+	// been so for long. The row cannot say it: this is for who asks the runner by HTTP.
+	TargetSilentSince *time.Time `json:"target_silent_since,omitempty"`
+
 	LastError     string     `json:"last_error,omitempty"`
 	LastErrorHint string     `json:"last_error_hint,omitempty"`
 	LastErrorAt   *time.Time `json:"last_error_at,omitempty"`

@@ -27,7 +27,7 @@ func full() *Status {
 		LagBytes: 1, LagSeconds: 2.5, LastCommitTime: &at, OldestCommitTime: &at,
 		Transactions: 3, Groups: 4, Rows: Rows{Inserted: 5, Updated: 6, Deleted: 7, Truncated: 8}, Misses: Misses{Update: 9, Delete: 10},
 		Conflicts: map[conflict.Type]int64{conflict.InsertExists: 18}, Messages: 19, Retries: 11,
-		MemoryBytes: 12, MemoryLimit: 13, SpoolBytes: 14, SpoolLimit: 15, OpenStreams: 16,
+		MemoryBytes: 12, MemoryLimit: 13, SpoolBytes: 14, SpoolLimit: 15, OpenStreams: 16, TargetSilentSince: &at,
 		LastError: "broken", LastErrorHint: "mend it", LastErrorAt: &at,
 		Tables: map[string]int{"r": 17},
 	}

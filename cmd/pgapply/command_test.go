@@ -64,7 +64,7 @@ func TestRunTakesEveryFlag(t *testing.T) {
 		"--max-group-transactions", "1", "--max-group-rows", "2", "--max-group-bytes", "3kB", "--max-group-age", "4ms", "--max-batch", "7kB",
 		"--on-conflict", "update_missing=error", "--on-conflict", "a.b, c:insert_exists=keep_local", "--conflict-retention", "1d12h", "--log-rows",
 		"--copy-data=false", "--table-jobs", "8", "--split-tables-larger-than", "9MiB", "--if-not-empty", "truncate", "--yes", "--analyze=false",
-		"--include-table", "a.*", "--exclude-table", "b", "--auto-refresh", "--two-phase", "--missing-table", "skip", "--messages", "table", "--memory-limit", "5MiB", "--spool-dir", "/c", "--spool-limit", "6GB")...)
+		"--include-table", "a.*", "--exclude-table", "b", "--auto-refresh", "--two-phase", "--missing-table", "skip", "--messages", "table", "--memory-limit", "5MiB", "--spool-dir", "/c", "--spool-limit", "6GB", "--target-timeout", "7s")...)
 	require.NoError(t, c.err)
 	var policies conflict.Policies
 	require.NoError(t, policies.Set("update_missing=error"))
@@ -78,7 +78,7 @@ func TestRunTakesEveryFlag(t *testing.T) {
 		EndLSN: lsn.LSN(1<<32 + 2), OnError: "stop", Workers: 2, SynchronousCommit: "local",
 		MaxGroup:    stream.Limits{Transactions: 1, Rows: 2, Bytes: 3 << 10, Age: 4 * time.Millisecond},
 		MaxBatch:    7 << 10,
-		MemoryLimit: 5 << 20, SpoolDir: "/c", SpoolLimit: 6 << 30, Log: c.options.Log, Version: version,
+		MemoryLimit: 5 << 20, SpoolDir: "/c", SpoolLimit: 6 << 30, TargetTimeout: 7 * time.Second, Log: c.options.Log, Version: version,
 	}, *c.options)
 }
 
@@ -118,6 +118,7 @@ func TestFaultsOfTheCommandLine(t *testing.T) {
 		{"boolean", nil, run("--binary=perhaps"), []string{`pgapply: --binary: "perhaps" is not one of true, false`}},
 		{"time", nil, run("--max-group-age", "5"), []string{`pgapply: --max-group-age: "5" is not a time such as 500ms`}},
 		{"size in a variable", map[string]string{"PGAPPLY_MEMORY_LIMIT": "lots"}, run(), []string{`PGAPPLY_MEMORY_LIMIT: "lots" is not a size`}},
+		{"no patience", nil, run("--target-timeout", "1ms"), []string{"--target-timeout must be at least 100ms"}},
 		{"position", nil, run("--endpos", "end"), []string{`"end"`, "current"}},
 		{"log level", nil, run("--log-level", "loud"), []string{`"loud"`, "debug"}},
 		{"log format", nil, run("--log-format", "xml"), []string{`"xml"`, "json"}},

@@ -115,6 +115,7 @@ func (v *verb) engineFlags(options *apply.Options) {
 	})
 	v.group("Conflicts", func(flags *pflag.FlagSet) {
 		flags.Var(policies{&options.OnConflict}, "on-conflict", "`TYPE=POLICY`, or SCHEMA.TABLE:TYPE=POLICY for one table; repeat it for several. The README has the table of both")
+		flags.DurationVar(&options.TargetTimeout, "target-timeout", options.TargetTimeout, "`TIME` after which a target is given up that neither answers nor works on what it was asked")
 		flags.Var(age{&options.ConflictRetention}, "conflict-retention", "how long recorded conflicts are kept, a `TIME` such as 30d or 12h")
 		flags.BoolVar(&options.LogRows, "log-rows", options.LogRows, "show the values of conflicting rows in the log")
 	})

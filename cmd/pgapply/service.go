@@ -104,6 +104,9 @@ func (t *teller) news(stopping bool) (messages []string) {
 
 // inOneLine is for `systemctl status`.
 func inOneLine(s *state.Status) string {
+	if since := s.TargetSilentSince; since != nil {
+		return fmt.Sprintf("the target has not answered for %s", s.UpdatedAt.Sub(*since).Round(time.Second))
+	}
 	switch s.Phase {
 	case state.Streaming:
 		if s.LagBytes == 0 {

@@ -101,6 +101,7 @@ func TestNewsForTheServiceManager(t *testing.T) {
 	manager, err := notify.New(os.Getenv)
 	require.NoError(t, err)
 	defer manager.Close()
+	silent := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 	for _, test := range []struct {
 		status state.Status
 		want   []string
@@ -111,6 +112,7 @@ func TestNewsForTheServiceManager(t *testing.T) {
 		{state.Status{Phase: state.Waiting, WaitingFor: "transactions to end"}, []string{"READY=1", "STATUS=waiting: transactions to end"}},
 		{state.Status{Phase: state.Copying}, []string{"READY=1", "STATUS=copying"}},
 		{state.Status{Phase: state.Copying, Copy: &state.Copy{Tables: 6, Done: 2, Share: 0.416}}, []string{"READY=1", "STATUS=copying: 2 of 6 tables done, about 42 % of the rows"}},
+		{state.Status{Phase: state.Streaming, UpdatedAt: silent.Add(20 * time.Second), TargetSilentSince: &silent}, []string{"READY=1", "STATUS=the target has not answered for 20s"}},
 		{state.Status{Phase: state.Streaming, LagBytes: 3 << 20, LagSeconds: 1.24}, []string{"READY=1", "STATUS=streaming, 3.0 MiB to apply, the oldest commit in it 1.2 s old"}},
 		{state.Status{Phase: state.Retrying, LastError: "no\nway"}, []string{"READY=1", "STATUS=retrying after: no way"}},
 	} {

@@ -362,6 +362,15 @@ func resources() []metric {
 			}),
 		},
 		{
+			name: "pgapply_target_silent_seconds", kind: gauge, help: "For how long the target has left a question without an answer, once that is longer than usual; 0 else. At --target-timeout it is given up, unless it works on it.",
+			read: one(func(s *seen) float64 {
+				if s.status.TargetSilentSince == nil {
+					return 0
+				}
+				return s.status.UpdatedAt.Sub(*s.status.TargetSilentSince).Seconds()
+			}),
+		},
+		{
 			name: "pgapply_memory_bytes", kind: gauge, help: "Changes that are held in memory.",
 			read: one(func(s *seen) float64 { return float64(s.status.MemoryBytes) }),
 		},

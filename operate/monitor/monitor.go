@@ -177,6 +177,9 @@ func (m *Monitor) NotReady(details bool) []string {
 	default:
 		because("%s", status.Phase)
 	}
+	if since := status.TargetSilentSince; since != nil {
+		because("the target has not answered for %s", time.Since(*since).Round(time.Second))
+	}
 	ready, all := report.Tables[string(rune(state.TableReady))], 0
 	for _, count := range report.Tables {
 		all += count

@@ -79,6 +79,10 @@ func TestReady(t *testing.T) {
 		{"waiting", func(f *fake) { f.status.Phase, f.status.WaitingFor = state.Waiting, "somebody" }, []string{"waiting: somebody"}},
 		{"retrying", func(f *fake) { f.status.Phase, f.status.LastError = state.Retrying, "no route" }, []string{"retrying after an error: no route"}},
 		{"stale lag", func(f *fake) { f.status.Phase, f.status.LagSeconds = state.Paused, 1000 }, []string{"paused"}},
+		{"silent target", func(f *fake) {
+			since := time.Now().Add(-20 * time.Second)
+			f.status.TargetSilentSince = &since
+		}, []string{"the target has not answered for 20s"}},
 		{"table", func(f *fake) { f.records.Tables[1].State = state.TableDataSync }, []string{"1 of 2 tables are ready"}},
 		{"no tables", func(f *fake) { f.records.Tables = nil }, nil},
 		{"no records", func(f *fake) { f.records = nil }, []string{"the tables are not known yet"}},
