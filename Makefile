@@ -111,8 +111,8 @@ crash: ## Kill pgapply and both servers, CRASHES (100) times each under load, RO
 soak: ## SOAK (100) rounds of streams, prepared transactions, conflicts, tables that come and go, and cut links: descriptors, goroutines and memory
 	PGAPPLY_TEST_SOAK=$(SOAK) $(GOTEST) -timeout 60m -run '^TestSoak$$' -v ./integration
 
-memory: ## Ten streamed transactions of 3 GB in all, open at a time, with a memory limit of 16 MiB
-	PGAPPLY_TEST_STREAMED=3072 $(GOTEST) -timeout 30m -run '^TestStreamsBeyondMemory$$' -v ./integration
+memory: ## Ten streamed transactions of 3 GB in all, open at a time, and rows of half a GB, with a memory limit of 16 MiB
+	PGAPPLY_TEST_STREAMED=3072 PGAPPLY_TEST_FIELD=520 $(GOTEST) -timeout 60m -run '^Test(StreamsBeyondMemory|RowsBeyondMemory)$$' -v ./integration
 
 hostile: ## Damage a publisher's stream VANDALS (2000) times, and replicate NAMES (100) sets of hostile names
 	PGAPPLY_TEST_VANDALS=$(VANDALS) PGAPPLY_TEST_NAMES=$(NAMES) $(GOTEST) -timeout 240m -run '^Test(BadPublisher|HostileNames)$$' -v ./integration

@@ -104,6 +104,12 @@ func SourceError(err error) *Error {
 		}
 	}
 	refusal, ok := errors.AsType[*pgconn.PgError](err)
+	if ok && tooLarge(refusal) {
+		return &Error{
+			Class: Source, Err: err,
+			Hint: "the publisher cannot put a row into one message, which ends at 1 GiB, the old row and the new one together: with --binary, bytea takes half of the room that it takes as text; REPLICA IDENTITY DEFAULT leaves the old row out of what is written from then on; else the tables need a new copy",
+		}
+	}
 	if ok && (refusal.Code == "22P05" || refusal.Code == "22021") {
 		return &Error{
 			Class: Source, Err: err,
@@ -111,6 +117,13 @@ func SourceError(err error) *Error {
 		}
 	}
 	return &Error{Class: Source, Err: err}
+}
+
+// tooLarge tells whether the publisher has no room for what it is about to send (mcxt.c,
+// stringinfo.c: enlargeStringInfo), which is for good.
+func tooLarge(refusal *pgconn.PgError) bool {
+	return refusal.Code == "54000" && strings.HasPrefix(refusal.Detail, "Cannot enlarge string buffer") ||
+		refusal.Code == "XX000" && strings.HasPrefix(refusal.Message, "invalid memory alloc request size")
 }
 
 // fromPooler tells whether a pooler such as PgBouncer has refused the settings of a session.

@@ -32,3 +32,19 @@ func TestWrongCertificatesAreNotTriedAgain(t *testing.T) {
 	}
 	require.True(t, TargetError(io.ErrUnexpectedEOF).Retryable)
 }
+
+// What is too large for a message is so for good, whatever a major calls it.
+func TestRowsBeyondAMessage(t *testing.T) {
+	for _, refusal := range []*pgconn.PgError{
+		{Code: "XX000", Message: "invalid memory alloc request size 1080000003"},
+		{Code: "54000", Message: "string buffer exceeds maximum allowed length (1073741823 bytes)", Detail: "Cannot enlarge string buffer containing 600000000 bytes by 600000000 more bytes."},
+		{Code: "54000", Message: "out of memory", Detail: "Cannot enlarge string buffer containing 600000000 bytes by 600000000 more bytes."},
+	} {
+		err := SourceError(fmt.Errorf("receive from the publisher: %w", refusal))
+		require.Equal(t, Source, err.Class)
+		require.Contains(t, err.Hint, "--binary", "%v", refusal)
+	}
+	for _, refusal := range []*pgconn.PgError{{Code: "54000", Message: "target lists can have at most 1664 entries"}, {Code: "XX000", Message: "cache lookup failed"}} {
+		require.NotContains(t, SourceError(refusal).Hint, "--binary")
+	}
+}
