@@ -18,27 +18,54 @@ import (
 
 // publisherRoom are limits of the publisher and what is taken of them.
 type publisherRoom struct {
-	connections, reserved, connected int
-	senders                          int
+	senders  int // walsenders
+	sessions []sessionLimit
+}
+
+// sessionLimit is one of the limits of sessions; allowed is -1 where there is none.
+type sessionLimit struct {
+	name           string
+	allowed, inUse int
+	// ofSenders tells that walsenders count too.
+	ofSenders bool
 }
 
 // gatherPublisherRoom counts without this check's own session.
-func gatherPublisherRoom(ctx context.Context, conn *source.Conn) (room publisherRoom, err error) {
-	// A walsender takes no place of max_connections from 12 on.
-	rows, err := conn.Query(ctx, `
-		SELECT (SELECT setting FROM pg_catalog.pg_settings WHERE name = 'max_connections'),
-			(SELECT CASE WHEN r.rolsuper THEN 0 ELSE (SELECT pg_catalog.sum(setting::int4) FROM pg_catalog.pg_settings
-				WHERE name IN ('superuser_reserved_connections', 'reserved_connections')) END
-				FROM pg_catalog.pg_roles r WHERE r.rolname = current_user),
-			(SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_activity a WHERE datid IS NOT NULL
-				AND NOT EXISTS (SELECT FROM pg_catalog.pg_stat_replication s WHERE s.pid = a.pid)),
-			(SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_replication WHERE pid <> pg_catalog.pg_backend_pid())`)
+func gatherPublisherRoom(ctx context.Context, conn *source.Conn) (*publisherRoom, error) {
+	// Walsenders have places of their own from 12 on, and no limit of a role or a database
+	// counts them from 18 on (InitializeSessionUserId in miscinit.c, CheckMyDatabase in postinit.c).
+	places, limits := conn.Version() < 12_00_00, conn.Version() < 18_00_00
+	rows, err := conn.Query(ctx, fmt.Sprintf(`
+		WITH sessions AS (
+			SELECT a.usename, a.datname, s.pid IS NOT NULL AS sends
+			FROM pg_catalog.pg_stat_activity a LEFT JOIN pg_catalog.pg_stat_replication s ON s.pid = a.pid
+			WHERE (a.datid IS NOT NULL OR s.pid IS NOT NULL) AND a.pid <> pg_catalog.pg_backend_pid()
+		)
+		SELECT (SELECT pg_catalog.count(*) FROM sessions WHERE sends),
+			(SELECT setting::int4 FROM pg_catalog.pg_settings WHERE name = 'max_connections') - CASE WHEN r.rolsuper THEN 0 ELSE
+				(SELECT pg_catalog.sum(setting::int4) FROM pg_catalog.pg_settings WHERE name IN ('superuser_reserved_connections', 'reserved_connections')) END,
+			(SELECT pg_catalog.count(*) FROM sessions WHERE NOT sends OR %[1]t),
+			CASE WHEN r.rolsuper THEN -1 ELSE r.rolconnlimit END,
+			(SELECT pg_catalog.count(*) FROM sessions WHERE usename = r.rolname AND (NOT sends OR %[2]t)),
+			CASE WHEN r.rolsuper THEN -1 ELSE d.datconnlimit END,
+			(SELECT pg_catalog.count(*) FROM sessions WHERE datname = d.datname AND (NOT sends OR %[2]t))
+		FROM pg_catalog.pg_roles r, pg_catalog.pg_database d
+		WHERE r.rolname = current_user AND d.datname = pg_catalog.current_database()`, places, limits))
 	if err != nil {
-		return room, fmt.Errorf("read the limits of the publisher: %w", err)
+		return nil, fmt.Errorf("read the limits of the publisher: %w", err)
 	}
-	for i, number := range []*int{&room.connections, &room.reserved, &room.connected, &room.senders} {
+	room := &publisherRoom{sessions: []sessionLimit{
+		{name: "max_connections", ofSenders: places},
+		{name: "the role's CONNECTION LIMIT", ofSenders: limits},
+		{name: "the database's CONNECTION LIMIT", ofSenders: limits},
+	}}
+	numbers := []*int{&room.senders}
+	for i := range room.sessions {
+		numbers = append(numbers, &room.sessions[i].allowed, &room.sessions[i].inUse)
+	}
+	for i, number := range numbers {
 		if *number, err = strconv.Atoi(string(rows[0][i])); err != nil {
-			return room, fmt.Errorf("read the limits of the publisher: %w", err)
+			return nil, fmt.Errorf("read the limits of the publisher: %w", err)
 		}
 	}
 	return room, nil
@@ -65,10 +92,15 @@ func checkCopyRoom(f *facts) []Finding {
 		findings = append(findings, warning("publisher", "raise max_replication_slots and restart the publisher, or drop a slot that is not needed",
 			"tables that are copied later take a slot for that time, and max_replication_slots, %d, leaves none", p.ready.MaxSlots)...)
 	}
-	allowed := p.room.connections - p.room.reserved
-	if free := allowed - p.room.connected; free < f.options.TableJobs {
-		findings = append(findings, warning("publisher", "raise max_connections, end sessions that are not needed, or give fewer --table-jobs",
-			"tables are copied with %s, and max_connections leaves %d of %d", counted(int64(f.options.TableJobs), "connection"), max(0, free), allowed)...)
+	for _, limit := range p.room.sessions {
+		wanted, which := f.options.TableJobs, ""
+		if limit.ofSenders {
+			wanted, which = wanted+senders, ", walsenders among them"
+		}
+		if free := limit.allowed - limit.inUse; limit.allowed >= 0 && free < wanted {
+			findings = append(findings, warning("publisher", "raise it, end sessions that are not needed, or give fewer --table-jobs",
+				"tables are copied with %s%s, and %s leaves %d of %d", counted(int64(wanted), "connection"), which, limit.name, max(0, free), limit.allowed)...)
+		}
 	}
 	return findings
 }

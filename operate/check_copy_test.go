@@ -16,7 +16,9 @@ func TestCheckOfRoomForACopy(t *testing.T) {
 		return &facts{
 			options: apply.Options{CopyData: true, TableJobs: 3, Workers: 2},
 			publisher: &publisherFacts{
-				slotsInUse: 1, ready: source.Readiness{MaxSlots: 3, MaxSenders: 2}, room: publisherRoom{connections: 10, reserved: 3, connected: 4},
+				slotsInUse: 1, ready: source.Readiness{MaxSlots: 3, MaxSenders: 2}, room: &publisherRoom{sessions: []sessionLimit{
+					{name: "max_connections", allowed: 7, inUse: 4}, {name: "the role's CONNECTION LIMIT", allowed: 5, ofSenders: true}, {name: "the database's CONNECTION LIMIT", allowed: -1},
+				}},
 			},
 			target: &targetFacts{room: targetRoom{
 				Connections: 10, Reserved: 1, Connected: 3, RoleConnections: -1, DatabaseConnections: -1,
@@ -33,7 +35,9 @@ func TestCheckOfRoomForACopy(t *testing.T) {
 	}{
 		"walsenders":              {func(f *facts) { f.publisher.room.senders = 1 }, checkCopyRoom, Warning, "beside 2 walsenders in all, and max_wal_senders leaves 1 of 2"},
 		"a second slot":           {func(f *facts) { f.publisher.slotsInUse = 2 }, checkCopyRoom, Warning, "max_replication_slots, 3, leaves none"},
-		"the publisher's":         {func(f *facts) { f.publisher.room.connected = 5 }, checkCopyRoom, Warning, "copied with 3 connections, and max_connections leaves 2 of 7"},
+		"the publisher's":         {func(f *facts) { f.publisher.room.sessions[0].inUse = 5 }, checkCopyRoom, Warning, "copied with 3 connections, and max_connections leaves 2 of 7"},
+		"of the role":             {func(f *facts) { f.publisher.room.sessions[1].inUse = 1 }, checkCopyRoom, Warning, "copied with 5 connections, walsenders among them, and the role's CONNECTION LIMIT leaves 4 of 5"},
+		"of the database":         {func(f *facts) { f.publisher.room.sessions[2].allowed = 2 }, checkCopyRoom, Warning, "copied with 3 connections, and the database's CONNECTION LIMIT leaves 2 of 2"},
 		"the target's":            {func(*facts) {}, checkConnections, OK, "3 of 10 in use; a runner takes 3, and 3 more while it copies tables"},
 		"the target's are few":    {func(f *facts) { f.target.room.Connected = 4 }, checkConnections, Warning, "needs 3 connections, and 3 more while it copies tables, and max_connections leaves 5 of 9"},
 		"none for the runner":     {func(f *facts) { f.target.room.Connected = 7 }, checkConnections, Failure, "a runner needs 3 connections, and max_connections leaves 2 of 9"},

@@ -82,7 +82,7 @@ func gather(ctx context.Context, options apply.Options) (*facts, error) {
 		if err = f.gatherFiring(ctx, session.conn); err != nil {
 			return nil, apply.TargetError(err)
 		}
-		if err = f.gatherLocalTypes(ctx, session.conn); err != nil {
+		if err = f.gatherLocalColumns(ctx, session.conn); err != nil {
 			return nil, apply.TargetError(err)
 		}
 		if err = f.gatherFilled(ctx, session); err != nil {

@@ -26,7 +26,7 @@ type publisherFacts struct {
 	// logicalErr is why it cannot decode.
 	logicalErr error
 	slotsInUse int
-	room       publisherRoom
+	room       *publisherRoom
 	// prepared is how many prepared transactions the database has.
 	prepared int
 	waits    waits
@@ -37,11 +37,12 @@ type publisherFacts struct {
 	keeping keeping
 	clock   clock
 	beyond  beyond
-	// types are those of the columns of the published tables.
-	types map[column]string
+	// columns are those of the published tables, also what of them is not published.
+	columns map[column]columnFacts
 
 	missing   []string // publications
 	published []source.Published
+	rights    []publishedRights
 	slot      *source.Slot
 }
 
@@ -75,6 +76,9 @@ func gatherPublisher(ctx context.Context, conn *source.Conn, identity source.Ide
 		return nil, err
 	}
 	p.published = slices.DeleteFunc(p.published, func(t source.Published) bool { return !f.options.Tables.Has(t.Schema, t.Name) })
+	if p.rights, err = gatherPublishedRights(ctx, conn, p.published); err != nil {
+		return nil, err
+	}
 	if p.slot, err = conn.Slot(ctx, f.options.SlotName()); err != nil {
 		return nil, err
 	}
@@ -90,7 +94,7 @@ func gatherPublisher(ctx context.Context, conn *source.Conn, identity source.Ide
 	if err := p.gatherBeyond(ctx, conn); err != nil {
 		return nil, err
 	}
-	if err := p.gatherTypes(ctx, conn); err != nil {
+	if err := p.gatherColumns(ctx, conn); err != nil {
 		return nil, err
 	}
 	p.clock, err = askClock(ctx, func(ctx context.Context, sql string) (string, error) {

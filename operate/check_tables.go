@@ -21,8 +21,12 @@ type tableFacts struct {
 	schema.Comparison
 	// local is nil where the target has no such table.
 	local *localTable
-	// narrower names the columns whose type may not take all values of the publisher's.
-	narrower    []string
+	// narrower names the columns whose type may not take all values of the publisher's,
+	// uncomputed those that only the publisher computes and does not send, unfilled those
+	// that inserts leave without a value, and settable identity columns GENERATED ALWAYS
+	// that are no such on the publisher.
+	narrower, uncomputed, unfilled, settable []string
+
 	sideEffects []catalog.SideEffect
 	// fires is what would answer to changes, where the role may not prevent it.
 	fires []catalog.SideEffect
@@ -155,7 +159,7 @@ func checkTables(f *facts) []Finding {
 // is well.
 func tableQuestions() []func(*facts, *tableFacts) []Finding {
 	return []func(*facts, *tableFacts) []Finding{
-		checkOurSchema, checkColumnLists, checkMismatch, checkTypes, checkIdentity, checkRights, checkRowSecurity,
+		checkOurSchema, checkColumnLists, checkMismatch, checkTypes, checkIdentityColumns, checkUncomputed, checkUnfilled, checkIdentity, checkPublishedRights, checkRights, checkRowSecurity,
 		checkFiring, checkSideEffects, checkForeignTriggers, checkDeferrable, checkEquality, checkUnlogged,
 	}
 }

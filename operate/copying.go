@@ -23,7 +23,7 @@ type TableView struct {
 	LastError string `json:"last_error,omitempty"`
 }
 
-func notReady(tables []state.Table) []TableView {
+func tablesNotReady(tables []state.Table) []TableView {
 	list := []TableView{}
 	for i := range tables {
 		if tables[i].State != state.TableReady {
@@ -42,7 +42,7 @@ func newTableView(table *state.Table) TableView {
 
 // ListTables fills AllTables: those that are not ready first.
 func (r *Report) ListTables() {
-	r.AllTables = slices.Clone(r.NotReady)
+	r.AllTables = slices.Clone(r.TablesNotReady)
 	for i := range r.tables {
 		if r.tables[i].State == state.TableReady {
 			r.AllTables = append(r.AllTables, newTableView(&r.tables[i]))
@@ -53,7 +53,7 @@ func (r *Report) ListTables() {
 // addCopying says what keeps tables from taking part.
 func (r *Report) addCopying() {
 	var failed []TableView
-	for _, table := range r.NotReady {
+	for _, table := range r.TablesNotReady {
 		if table.LastError != "" {
 			failed = append(failed, table)
 		}

@@ -246,28 +246,22 @@ func (i *Initialization) askPublisher(ctx context.Context, encoding string, opti
 	return published, err
 }
 
-// lackingOnPublisher asks for USAGE and SELECT. That the role may connect and replicate it
-// has proved.
+// lackingOnPublisher are the steps without which a copy is refused.
 func lackingOnPublisher(ctx context.Context, conn *source.Conn, published []source.Published) (steps []string, err error) {
-	for p := range published {
-		table := &published[p]
-		rows, err := conn.Query(ctx, fmt.Sprintf(`SELECT pg_catalog.quote_ident(current_user::text), pg_catalog.has_schema_privilege(%[1]s, 'USAGE'),
-			pg_catalog.has_table_privilege(c.oid, 'SELECT') OR pg_catalog.has_any_column_privilege(c.oid, 'SELECT')
-			FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %[1]s AND c.relname = %[2]s`,
-			literal(table.Schema), literal(table.Name)))
-		if err != nil {
-			return nil, apply.SourceError(fmt.Errorf("read the rights on the publisher: %w", err))
+	rights, err := gatherPublishedRights(ctx, conn, published)
+	if err != nil {
+		return nil, apply.SourceError(err)
+	}
+	for i := range rights {
+		lacks := &rights[i]
+		if step := lacks.grantUsage(); lacks.lacksUsage && !slices.Contains(steps, step) {
+			steps = append(steps, step)
 		}
-		for _, row := range rows {
-			if string(row[1]) != "t" {
-				step := fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s", privilege.Quote(table.Schema), row[0])
-				if !slices.Contains(steps, step) {
-					steps = append(steps, step)
-				}
-			}
-			if string(row[2]) != "t" {
-				steps = append(steps, fmt.Sprintf("GRANT SELECT ON TABLE %s TO %s", privilege.Quote(table.Schema, table.Name), row[0]))
-			}
+		if lacks.lacksSelect {
+			steps = append(steps, lacks.grantSelect())
+		}
+		if step := lacks.bypassRowSecurity(); lacks.rowSecurity && !slices.Contains(steps, step) {
+			steps = append(steps, step)
 		}
 	}
 	return steps, nil

@@ -7,10 +7,10 @@ import (
 	"pgapply/apply/state"
 )
 
-// Unready says why the target does not show what the publisher has: no reason where a
+// WhyNotReady says why the target does not show what the publisher has: no reason where a
 // runner streams, every table takes part, and the lag is not above the limit; a limit of
 // 0 is none. Without details nothing is said that could come from the data.
-func (r *Report) Unready(limit time.Duration, details bool) []string {
+func (r *Report) WhyNotReady(limit time.Duration, details bool) []string {
 	var reasons []string
 	because := func(format string, arguments ...any) {
 		reasons = append(reasons, fmt.Sprintf(format, arguments...))

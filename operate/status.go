@@ -35,8 +35,8 @@ type Report struct {
 	Status *state.Status `json:"status,omitempty"`
 	// Tables counts tables by the letter of their state.
 	Tables map[string]int `json:"tables"`
-	// NotReady are the tables that do not take part in the stream yet.
-	NotReady []TableView `json:"not_ready"`
+	// TablesNotReady are the tables that do not take part in the stream yet.
+	TablesNotReady []TableView `json:"not_ready"`
 	// AllTables are all of them, where --tables asked for them: see ListTables.
 	AllTables []TableView `json:"all_tables,omitempty"`
 	tables    []state.Table
@@ -188,11 +188,11 @@ func glance(ctx context.Context, store *state.Store) (seen observation, err erro
 // newReport is ReadStatus without the publisher and without any connection.
 func newReport(name string, server state.Target, seen observation) *Report {
 	report := &Report{
-		Subscription: name,
-		Enabled:      true,
-		Target:       TargetView{Version: server.Version, SystemID: server.SystemID, Database: server.Database},
-		Tables:       state.CountTables(seen.tables),
-		NotReady:     notReady(seen.tables), DeferredIndexes: seen.indexes, tables: seen.tables,
+		Subscription:   name,
+		Enabled:        true,
+		Target:         TargetView{Version: server.Version, SystemID: server.SystemID, Database: server.Database},
+		Tables:         state.CountTables(seen.tables),
+		TablesNotReady: tablesNotReady(seen.tables), DeferredIndexes: seen.indexes, tables: seen.tables,
 		Conflicts: seen.conflicts,
 		Prepared:  len(seen.prepared),
 		Problems:  []string{},

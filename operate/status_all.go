@@ -50,11 +50,11 @@ func ReadOverview(ctx context.Context, ends Endpoints) (*Overview, error) {
 	return overview, nil
 }
 
-// Unready are the reasons of all subscriptions, each with its name.
-func (o *Overview) Unready(limit time.Duration) []string {
+// WhyNotReady are the reasons of all subscriptions, each with its name.
+func (o *Overview) WhyNotReady(limit time.Duration) []string {
 	var reasons []string
 	for _, report := range o.Subscriptions {
-		for _, reason := range report.Unready(limit, true) {
+		for _, reason := range report.WhyNotReady(limit, true) {
 			reasons = append(reasons, report.Subscription+": "+reason)
 		}
 	}

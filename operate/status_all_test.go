@@ -35,13 +35,13 @@ func TestUnready(t *testing.T) {
 		"at the limit":        {alive(state.Streaming, func(r *Report) { r.Status.LagSeconds = 60 }), true, nil},
 		"behind":              {alive(state.Streaming, func(r *Report) { r.Status.LagSeconds = 61 }), true, []string{"1m1s behind, more than --ready-lag 1m0s"}},
 	} {
-		require.Equal(t, test.want, test.report.Unready(time.Minute, test.details), name)
+		require.Equal(t, test.want, test.report.WhyNotReady(time.Minute, test.details), name)
 	}
 	behind := alive(state.Streaming, func(r *Report) { r.Status.LagSeconds = 1e6 })
-	require.Empty(t, behind.Unready(0, true), "any lag")
+	require.Empty(t, behind.WhyNotReady(0, true), "any lag")
 	both := &Overview{Subscriptions: []*Report{alive(state.Streaming, nil), alive(state.Paused, nil)}}
-	require.Equal(t, []string{"orders: paused"}, both.Unready(time.Minute))
-	require.Equal(t, []string{"the target knows no subscription"}, (&Overview{}).Unready(time.Minute))
+	require.Equal(t, []string{"orders: paused"}, both.WhyNotReady(time.Minute))
+	require.Equal(t, []string{"the target knows no subscription"}, (&Overview{}).WhyNotReady(time.Minute))
 }
 
 func TestOverviewAsText(t *testing.T) {

@@ -101,12 +101,12 @@ func Verify(ctx context.Context, options VerifyOptions) (*Verification, error) {
 
 // verifying is one run of Verify.
 type verifying struct {
-	options      *VerifyOptions
-	target       *targetSession
-	store        *state.Store
-	subscription *state.Subscription
-	tables       []verify.Table
-	notReady     []TableView
+	options        *VerifyOptions
+	target         *targetSession
+	store          *state.Store
+	subscription   *state.Subscription
+	tables         []verify.Table
+	tablesNotReady []TableView
 }
 
 // look finds the tables, and refuses what cannot be compared.
@@ -130,7 +130,7 @@ func (v *verifying) look(ctx context.Context) (err error) {
 			chosen = append(chosen, table)
 		}
 	}
-	v.notReady = notReady(chosen)
+	v.tablesNotReady = tablesNotReady(chosen)
 	for _, table := range chosen {
 		if table.State == state.TableReady {
 			v.tables = append(v.tables, verify.Table{Schema: table.Schema, Name: table.Name})
@@ -198,7 +198,7 @@ func (v *verifying) run(ctx context.Context) (*Verification, error) {
 	if err != nil {
 		return nil, verifyError(ctx, err)
 	}
-	return &Verification{Subscription: o.Name, Report: report, NotReady: v.notReady, Applied: o.Repair == RepairApply}, nil
+	return &Verification{Subscription: o.Name, Report: report, TablesNotReady: v.tablesNotReady, Applied: o.Repair == RepairApply}, nil
 }
 
 // repairer is refused where nobody applies, or nobody agreed.

@@ -15,8 +15,8 @@ import (
 type Verification struct {
 	Subscription string `json:"subscription"`
 	*verify.Report
-	// NotReady are tables that were not compared, since they do not take part yet.
-	NotReady []TableView `json:"not_ready"`
+	// TablesNotReady are tables that were not compared, since they do not take part yet.
+	TablesNotReady []TableView `json:"not_ready"`
 	// Applied: differences were repaired.
 	Applied bool `json:"applied"`
 }
@@ -168,7 +168,7 @@ func quotedValue(value string) string {
 
 // notes are what is to be said of the whole.
 func (v *Verification) notes(text *strings.Builder) {
-	for _, table := range v.NotReady {
+	for _, table := range v.TablesNotReady {
 		fmt.Fprintf(text, "not ready, and not compared: %s (%s)\n", plain.Line(table.Table), table.StateText)
 	}
 	if v.Alone {

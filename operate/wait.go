@@ -149,7 +149,7 @@ func (w *waiter) judge(r *Report, subscription *state.Subscription, progress lsn
 		return nil, r.notYet("a runner is starting, and has recorded nothing yet")
 	case subscription == nil:
 		return nil, r.notYet("the target knows no subscription %q", r.Subscription)
-	case len(r.NotReady) > 0:
+	case len(r.TablesNotReady) > 0:
 		return nil, r.notYet("tables are not ready: %s%s", tablesLine(r.Tables), after("; ", r.copied()))
 	case w.goal.Position != 0 && done.Applied < done.Position:
 		return nil, r.notYet("it is at %s", done.Applied)

@@ -55,7 +55,7 @@ must stream, every table take part, and the lag not be above --ready-lag.`,
 		if all {
 			read := func(ctx context.Context) (*operate.Overview, error) { return operate.ReadOverview(ctx, ends) }
 			return show(cmd, time.Duration(watch), asJSON, read, (*operate.Overview).Text, func(o *operate.Overview) error {
-				return unready(ready, o.Unready(readyLag))
+				return notReady(ready, o.WhyNotReady(readyLag))
 			})
 		}
 		text := (*operate.Report).Text
@@ -74,7 +74,7 @@ must stream, every table take part, and the lag not be above --ready-lag.`,
 			ends.Source = "" // a probe is about the target, and quick
 		}
 		return show(cmd, time.Duration(watch), asJSON, read, text, func(r *operate.Report) error {
-			return unready(ready, r.Unready(readyLag, true))
+			return notReady(ready, r.WhyNotReady(readyLag, true))
 		})
 	})
 	v.endpoints(&ends)
@@ -140,8 +140,8 @@ func redraw(out io.Writer, page string, asJSON bool) {
 // errShow says that a result is to be printed.
 var errShow = errors.New("show it")
 
-// unready is the verdict of --ready, where that was asked for.
-func unready(asked bool, reasons []string) error {
+// notReady is the verdict of --ready, where that was asked for.
+func notReady(asked bool, reasons []string) error {
 	switch {
 	case !asked:
 		return errShow

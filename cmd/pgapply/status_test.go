@@ -37,9 +37,9 @@ func TestRedrawElsewhereThanOnATerminal(t *testing.T) {
 }
 
 func TestUnreadyIsTheVerdict(t *testing.T) {
-	require.ErrorIs(t, unready(false, []string{"x"}), errShow)
-	require.NoError(t, unready(true, nil))
-	err := unready(true, []string{"paused", "1 of 2 tables are ready"})
+	require.ErrorIs(t, notReady(false, []string{"x"}), errShow)
+	require.NoError(t, notReady(true, nil))
+	err := notReady(true, []string{"paused", "1 of 2 tables are ready"})
 	require.EqualError(t, err, "not ready: paused; 1 of 2 tables are ready")
 	require.Equal(t, 1, exitCode(err))
 }

@@ -50,7 +50,7 @@ func (s *Server) health(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
-	if reasons := s.source.NotReady(s.door.knows(r)); len(reasons) > 0 {
+	if reasons := s.source.WhyNotReady(s.door.knows(r)); len(reasons) > 0 {
 		http.Error(w, "not ready: "+strings.Join(reasons, "\nnot ready: "), http.StatusServiceUnavailable)
 		return
 	}

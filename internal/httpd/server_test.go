@@ -38,7 +38,7 @@ func (f *fake) Conflicts(values bool) any {
 	return []string{}
 }
 func (f *fake) Sample() Sample { return Sample{At: time.UnixMilli(5), Rows: 7} }
-func (f *fake) NotReady(details bool) []string {
+func (f *fake) WhyNotReady(details bool) []string {
 	if len(f.reasons) > 0 && details {
 		return append(f.reasons, "details")
 	}

@@ -14,9 +14,9 @@ type Source interface {
 	Conflicts(values bool) any
 	// Sample is one point of the plots.
 	Sample() Sample
-	// NotReady says why the subscription is not ready, one reason a line; empty when it
+	// WhyNotReady says why the subscription is not ready, one reason a line; empty when it
 	// is. Details are for those who may see the status.
-	NotReady(details bool) []string
+	WhyNotReady(details bool) []string
 	// Stuck says why the process should be killed, or returns nil.
 	Stuck() error
 	// Metrics serves them to Prometheus.

@@ -308,7 +308,7 @@ func tables() []metric {
 			name: "pgapply_failed_tables", kind: gauge, help: "Tables whose last copy has failed; each is tried again.",
 			read: some(func(s *seen) (float64, bool) {
 				failed := 0
-				for _, table := range s.report.NotReady {
+				for _, table := range s.report.TablesNotReady {
 					if table.LastError != "" {
 						failed++
 					}

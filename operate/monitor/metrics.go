@@ -70,7 +70,7 @@ func (c *collector) Describe(descs chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (c *collector) Collect(metrics chan<- prometheus.Metric) {
 	report := c.monitor.live().Report()
-	s := &seen{report: report, status: report.Status, pulse: c.monitor.engine.Pulse(), ready: len(c.monitor.NotReady(false)) == 0}
+	s := &seen{report: report, status: report.Status, pulse: c.monitor.engine.Pulse(), ready: len(c.monitor.WhyNotReady(false)) == 0}
 	if look := c.monitor.publisher.Load(); look != nil {
 		s.asked = look.at
 	}

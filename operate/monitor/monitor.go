@@ -157,8 +157,8 @@ func Stuck(pulse time.Time) error {
 	return fmt.Errorf("the engine gave no sign of life for %s", silent.Round(time.Second))
 }
 
-// NotReady says why the subscription does not show what the publisher has.
-func (m *Monitor) NotReady(details bool) []string {
+// WhyNotReady says why the subscription does not show what the publisher has.
+func (m *Monitor) WhyNotReady(details bool) []string {
 	report := m.live().Report()
 	var reasons []string
 	because := func(format string, arguments ...any) {

@@ -91,14 +91,14 @@ func TestReady(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			f := streaming()
 			test.change(f)
-			require.Equal(t, test.want, monitorOf(f).NotReady(true))
+			require.Equal(t, test.want, monitorOf(f).WhyNotReady(true))
 		})
 	}
 	f := streaming()
 	f.status.Phase, f.status.LastError = state.Retrying, "no route to host db.internal"
-	require.Equal(t, []string{"retrying"}, monitorOf(f).NotReady(false), "names are for those who may see the status")
+	require.Equal(t, []string{"retrying"}, monitorOf(f).WhyNotReady(false), "names are for those who may see the status")
 	f.status.LagSeconds, f.status.Phase = 1e6, state.Streaming
-	require.Empty(t, New(f, Options{}).NotReady(true), "no limit was set")
+	require.Empty(t, New(f, Options{}).WhyNotReady(true), "no limit was set")
 }
 
 func TestStuck(t *testing.T) {
