@@ -62,6 +62,8 @@ func TestConnectionsAsLibpqMakesThem(t *testing.T) {
 		"verify-ca":                   {text: base + " sslmode=verify-ca sslrootcert=" + root, passfile: passfile},
 		"another authority":           {text: base + " sslmode=verify-ca sslrootcert=" + otherRoot, passfile: passfile, fails: "certificate"},
 		"another name":                {text: "host=localhost port=" + port + " user=secret dbname=shop sslmode=verify-full sslrootcert=" + root, passfile: passfile, fails: "certificate"},
+		"hostaddr":                    {text: "hostaddr=127.0.0.1 port=" + port + " user=secret dbname=shop sslmode=verify-full sslrootcert=" + root, passfile: passfile},
+		"hostaddr of another name":    {text: "host=nowhere.invalid hostaddr=127.0.0.1 port=" + port + " user=secret dbname=shop sslmode=verify-full sslrootcert=" + root, passfile: passfile, fails: "certificate"},
 		"channel binding":             {text: full + " channel_binding=require", passfile: passfile},
 		"channel binding, no login":   {text: "host=127.0.0.1 port=" + port + " user=postgres dbname=shop channel_binding=require sslmode=require", fails: "channel binding"},
 		"least TLS":                   {text: full + " ssl_min_protocol_version=TLSv1.3", passfile: passfile},

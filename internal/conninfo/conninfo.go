@@ -46,9 +46,11 @@ var localKeywords = []string{
 }
 
 // unsupported are parameters of libpq that would change what is connected to, or
-// how safely, and that pgconn does not know, with their variables.
-var unsupported = []struct{ name, variable string }{
-	{"hostaddr", "PGHOSTADDR"}, {"requirepeer", "PGREQUIREPEER"}, {"sslcrl", "PGSSLCRL"}, {"sslcrldir", "PGSSLCRLDIR"},
+// how safely, and that pgconn does not know, with their variables and what goes without them.
+var unsupported = []struct{ name, variable, without string }{
+	{"requirepeer", "PGREQUIREPEER", "whose process answers at a socket is not looked at"},
+	{"sslcrl", "PGSSLCRL", "a certificate that was revoked is accepted"},
+	{"sslcrldir", "PGSSLCRLDIR", "a certificate that was revoked is accepted"},
 }
 
 // Parse reads a URI or keyword string. PG* variables, service and password files
@@ -71,9 +73,9 @@ func Parse(server, text, passfile string, settings map[string]string) (*pgx.Conn
 		_ = file.Close() // opened only to see that it can be
 		text = with(text, "passfile", passfile)
 	}
-	config, err := pgx.ParseConfig(text)
-	if err == nil {
-		err = passwordOfEachHost(config, text)
+	config, err := parseHosts(text)
+	if own, ok := errors.AsType[hostaddrError](err); ok {
+		return refuse("%v", own)
 	}
 	if err != nil {
 		return refuse("%s", withoutString(err.Error()))
@@ -90,11 +92,14 @@ func Parse(server, text, passfile string, settings map[string]string) (*pgx.Conn
 	}
 	for _, parameter := range unsupported {
 		if parameters[parameter.name] != "" {
-			return refuse("the parameter %s is not supported: remove it", parameter.name)
+			return refuse("the parameter %s is not supported: remove it if you can do without it: %s", parameter.name, parameter.without)
 		}
 		if os.Getenv(parameter.variable) != "" {
-			return refuse("%s is set, and the parameter %s is not supported: unset it", parameter.variable, parameter.name)
+			return refuse("%s is set, which is not supported: unset it if you can do without it: %s", parameter.variable, parameter.without)
 		}
+	}
+	if os.Getenv("PGHOSTADDR") != "" {
+		return refuse("PGHOSTADDR is set, which would lead to one address for either server: unset it, and give hostaddr in the connection string")
 	}
 	if err := limitTLS(&config.Config); err != nil {
 		return refuse("%v", err)

@@ -40,7 +40,8 @@ func TestPassfile(t *testing.T) {
 func TestUnusableConnectionStrings(t *testing.T) {
 	for _, uri := range []string{
 		"postgres://u:hunter2@h:port/d", "postgres://u:hunter2@h:1,h:2,h:3:4/d", "password=hunter2 host", "host=h password=hunter2 sslmode=maybe",
-		"host=h password=hunter2 target_session_attrs=any-thing", "host=h password=hunter2 hostaddr=10.0.0.1",
+		"host=h password=hunter2 target_session_attrs=any-thing", "host=h password=hunter2 hostaddr=hunter2", "host=h password=hunter2 hostaddr=10.0.0.1,10.0.0.2", "host=h,h password=hunter2 hostaddr=10.0.0.1",
+		"host=h,/tmp password=hunter2 hostaddr=10.0.0.1,10.0.0.2", "host=h password=hunter2 sslcrl=hunter2",
 		"host=h password=hunter2 gssencmode=require", "host=h password=hunter2 requirepeer=postgres",
 		"postgres://u:secret@hunter2@h/d", "postgres://u:secret@hunter2@h1,h2:1/d", "postgres://u@h/d?password=secret&hunter2", "host=h password=secret hunter2 dbname=d",
 		"postgres://u:hun`: hunter2@h:x/d", "service=hunter2 servicefile=/nowhere",

@@ -3,7 +3,9 @@ package conninfo
 import (
 	"context"
 	"net"
+	"net/netip"
 	"net/url"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -12,31 +14,120 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
+// hostaddrError says what is wrong with hostaddr, and quotes nothing of it.
+type hostaddrError string
+
+func (e hostaddrError) Error() string { return "hostaddr " + string(e) }
+
+// place is a server that may be connected to.
+type place struct {
+	host string
+	port uint16
+}
+
+// parseHosts is pgx.ParseConfig with what libpq does about hosts and pgconn does not: it
+// takes hostaddr, and looks for a password for each of several hosts.
+func parseHosts(text string) (*pgx.ConnConfig, error) {
+	config, err := pgx.ParseConfig(text)
+	if err != nil {
+		return nil, err
+	}
+	given := config.RuntimeParams["hostaddr"]
+	if given != "" && len(config.Fallbacks) == 0 && filepath.IsAbs(config.Host) {
+		// No host was given, or a directory, which names none: the address stands for it.
+		text = with(text, "host", given)
+		if config, err = pgx.ParseConfig(text); err != nil {
+			return nil, err
+		}
+	}
+	delete(config.RuntimeParams, "hostaddr")
+	passwords, err := passwordOfEachHost(config, text)
+	if err != nil {
+		return nil, err
+	}
+	addresses := make(map[string]place)
+	if given != "" {
+		if addresses, err = takeAddresses(config, text, given); err != nil {
+			return nil, err
+		}
+	}
+	if len(passwords) > 1 {
+		usePasswords(config, passwords, addresses)
+	}
+	return config, nil
+}
+
+// alone is what pgconn makes of one place.
+func (p place) alone(text string) (*pgx.ConnConfig, error) {
+	return pgx.ParseConfig(with(with(text, "host", p.host), "port", strconv.Itoa(int(p.port))))
+}
+
+// takeAddresses has pgconn connect to the addresses of hostaddr. The hosts go on to be the
+// names that certificates must have, which are settled by then, and those of the password
+// file. It returns where each address leads.
+func takeAddresses(config *pgx.ConnConfig, text, given string) (map[string]place, error) {
+	first, err := place{config.Host, config.Port}.alone(text)
+	if err != nil {
+		return nil, err
+	}
+	each := 1 + len(first.Fallbacks) // attempts at a host: two, where TLS may be or not
+	hosts, ports := []*string{&config.Host}, []uint16{config.Port}
+	for _, fallback := range config.Fallbacks {
+		hosts, ports = append(hosts, &fallback.Host), append(ports, fallback.Port)
+	}
+	list := strings.Split(given, ",")
+	if len(hosts) != len(list)*each {
+		return nil, hostaddrError("has not as many addresses as there are hosts")
+	}
+	addresses := make(map[string]place)
+	for i, host := range hosts {
+		text := list[i/each]
+		if text == "" {
+			continue // the host is looked up
+		}
+		address, err := netip.ParseAddr(text)
+		if err != nil {
+			return nil, hostaddrError("holds something that is no address")
+		}
+		if filepath.IsAbs(*host) {
+			return nil, hostaddrError("goes with names of hosts, and not with a directory among several")
+		}
+		at := netip.AddrPortFrom(address.Unmap(), ports[i]).String()
+		if _, known := addresses[at]; !known {
+			addresses[at] = place{*host, ports[i]}
+		}
+		*host = address.String()
+	}
+	return addresses, nil
+}
+
 // passwordOfEachHost looks a password up for each of several hosts, as libpq does:
 // pgconn takes for all of them what the password file has for the first. What pgconn
 // finds for a host alone is what counts.
-func passwordOfEachHost(config *pgx.ConnConfig, text string) error {
-	type place struct {
-		host string
-		port uint16
-	}
+func passwordOfEachHost(config *pgx.ConnConfig, text string) (map[place]string, error) {
 	passwords := map[place]string{{config.Host, config.Port}: config.Password}
 	for _, fallback := range config.Fallbacks {
 		at := place{fallback.Host, fallback.Port}
 		if _, known := passwords[at]; known {
 			continue // the same one without TLS
 		}
-		alone, err := pgx.ParseConfig(with(with(text, "host", at.host), "port", strconv.Itoa(int(at.port))))
+		alone, err := at.alone(text)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		passwords[at] = alone.Password
 	}
-	if len(passwords) == 1 {
-		return nil
-	}
+	return passwords, nil
+}
+
+// usePasswords gives each connection the password of the place that it has reached.
+// addresses are those of hostaddr.
+func usePasswords(config *pgx.ConnConfig, passwords map[place]string, addresses map[string]place) {
 	var mu sync.Mutex
 	byAddress := make(map[string]string)
+	for address, at := range addresses {
+		byAddress[address] = passwords[at]
+	}
 	remember := func(host, address string) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -71,7 +162,6 @@ func passwordOfEachHost(config *pgx.ConnConfig, text string) error {
 		}
 		return conn, nil
 	}
-	return nil
 }
 
 // with appends a parameter to a URI or a keyword string. Where a parameter is given
