@@ -150,7 +150,7 @@ func CopyLine(c *state.Copy, at time.Time) string {
 	if c.Failed > 0 {
 		line += fmt.Sprintf(" (%d failed)", c.Failed)
 	}
-	line += fmt.Sprintf("; %s of about %s; %s", count(c.Rows), counted(c.EstimatedRows, "row"), size(c.Bytes))
+	line += "; " + rowsOf(c.Rows, c.EstimatedRows) + "; " + size(c.Bytes)
 	if rate := c.Rate(at); rate > 0 {
 		line += ", " + size(int64(rate)) + "/s"
 	}
@@ -159,11 +159,19 @@ func CopyLine(c *state.Copy, at time.Time) string {
 
 // CopyTableLine says how far the copy of a table is.
 func CopyTableLine(t *state.CopyTable) string {
-	line := fmt.Sprintf("%s of about %s, %s", count(t.Rows), counted(t.EstimatedRows, "row"), size(t.Bytes))
+	line := rowsOf(t.Rows, t.EstimatedRows) + ", " + size(t.Bytes)
 	if t.Parts > 1 {
 		line += fmt.Sprintf(", %d of %d parts", t.PartsDone, t.Parts)
 	}
 	return line
+}
+
+// rowsOf says how many rows of how many; an estimate that they have passed says nothing.
+func rowsOf(rows, estimated int64) string {
+	if rows > 0 && rows >= estimated {
+		return counted(rows, "row")
+	}
+	return fmt.Sprintf("%s of about %s", count(rows), counted(estimated, "row"))
 }
 
 // CopySummary is the table that says how a copy ended.

@@ -18,6 +18,7 @@ func TestCopyLines(t *testing.T) {
 	c = &state.Copy{Since: began, Tables: 12, Done: 3, Failed: 1, Rows: 1_234_567, EstimatedRows: 5_000_000, Bytes: 100 << 20, Share: 0.25}
 	require.Equal(t, "25% in 50s, about 2m30s left; 3 of 12 tables (1 failed); 1,234,567 of about 5,000,000 rows; 100.0 MiB, 2.0 MiB/s",
 		CopyLine(c, began.Add(50*time.Second)))
+	require.Equal(t, "1,000 rows, 7 B", CopyTableLine(&state.CopyTable{Rows: 1000, EstimatedRows: 1000, Bytes: 7}), "it was never analyzed")
 	require.Equal(t, "5 of about 10 rows, 7 B, 1 of 4 parts", CopyTableLine(&state.CopyTable{Rows: 5, EstimatedRows: 10, Bytes: 7, Parts: 4, PartsDone: 1}))
 
 	require.Equal(t, `table          rows     size  time         rate

@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"golang.org/x/term"
 
 	"pgapply/apply"
+	"pgapply/apply/state"
 	"pgapply/apply/tablesync"
 	"pgapply/operate"
 )
@@ -41,9 +43,11 @@ const refresh = 200 * time.Millisecond
 
 // showCopy is an apply.Options.ShowCopy.
 func (s *screen) showCopy(progress *tablesync.Progress) (ended func()) {
-	bars := mpb.New(mpb.WithOutput(s.file), mpb.WithRefreshRate(refresh), mpb.WithWidth(barWidth), mpb.WithAutoRefresh())
+	const mostBarWidth = 20 // where there is room for it
+	width := min(mostBarWidth, s.width()/4)
+	bars := mpb.New(mpb.WithOutput(s.file), mpb.WithRefreshRate(refresh), mpb.WithWidth(width), mpb.WithAutoRefresh())
 	s.setBars(bars)
-	c := &copyBars{bars: bars, file: s.file, progress: progress, tables: make(map[string]*bar)}
+	c := &copyBars{bars: bars, screen: s, barWidth: width, progress: progress, tables: make(map[string]*bar)}
 	c.total = c.add("together", belowAll)
 	stop, done := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -78,58 +82,92 @@ func (s *screen) setBars(bars *mpb.Progress) {
 // them. It belongs to one goroutine.
 type copyBars struct {
 	bars     *mpb.Progress
-	file     *os.File
+	screen   *screen
+	barWidth int
 	progress *tablesync.Progress
 	total    *bar
 	tables   map[string]*bar
-	// longest is how long the names are that stand before the bars.
-	longest int
 }
 
-// bar is one of them, with what is said behind it.
+// bar is one of them, with what is said before and behind it.
 type bar struct {
 	*mpb.Bar
-	mu   sync.Mutex
-	text string
+	name string
+
+	mu          sync.Mutex
+	label, text string
 }
 
 const (
-	barWidth = 20
 	// barSteps are in a whole bar.
 	barSteps = 1000
 	// belowAll is the place of the last bar.
 	belowAll = 1 << 20
 )
 
+// width is that of the terminal, or of one that is wide where that is not known.
+func (s *screen) width() int {
+	columns, _, err := term.GetSize(int(s.file.Fd()))
+	if err != nil || columns <= 0 {
+		return 200
+	}
+	return columns
+}
+
 func (c *copyBars) add(name string, place int) *bar {
-	c.longest = max(c.longest, len([]rune(name)))
-	b := &bar{}
-	b.Bar = c.bars.New(barSteps, mpb.BarStyle().Lbound("[").Filler("=").Tip(">").Padding(" ").Rbound("]"),
-		mpb.BarPriority(place),
-		mpb.PrependDecorators(decor.Name(name, decor.WCSyncSpaceR)),
-		mpb.AppendDecorators(decor.Any(func(decor.Statistics) string {
+	b := &bar{name: name, label: shortened(name, c.screen.width()/3)}
+	said := func(what *string) func(decor.Statistics) string {
+		return func(decor.Statistics) string {
 			b.mu.Lock()
 			defer b.mu.Unlock()
-			return b.text
-		})))
+			return *what
+		}
+	}
+	b.Bar = c.bars.New(barSteps, mpb.BarStyle().Lbound("[").Filler("=").Tip(">").Padding(" ").Rbound("]"),
+		mpb.BarPriority(place),
+		mpb.PrependDecorators(decor.Any(said(&b.label), decor.WCSyncSpaceR)),
+		mpb.AppendDecorators(decor.Any(said(&b.text))))
 	return b
 }
 
-// fitting is what fits of a text on the line behind a bar: one that wrapped around could
-// not be written over.
-func (c *copyBars) fitting(text string) string {
-	const between = 5
-	columns, _, err := term.GetSize(int(c.file.Fd()))
-	if err != nil {
-		return text
+// shortened is a name in the room that it has.
+func shortened(name string, room int) string {
+	runes := []rune(name)
+	if room = max(room, 1); len(runes) <= room {
+		return name
 	}
-	runes := []rune(text)
-	return string(runes[:max(0, min(len(runes), columns-c.longest-barWidth-between))])
+	return string(runes[:room-1]) + "…"
 }
 
-func (b *bar) set(share float64, text string) {
+// fitting is what fits of a text, without the part of it that would be cut in two.
+func fitting(text string, room int) string {
+	runes := []rune(text)
+	if len(runes) <= room {
+		return text
+	}
+	fits := string(runes[:max(room, 0)])
+	return fits[:max(strings.LastIndex(fits, ", "), strings.LastIndex(fits, "; "), 0)]
+}
+
+// layout is the room that names and texts have on a line, in columns. A line that wrapped
+// around could not be written over.
+type layout struct{ name, text int }
+
+func (c *copyBars) layout() layout {
+	const between = 5 // blanks around names, bar and text
+	longest := 0
+	for _, b := range c.tables {
+		longest = max(longest, len([]rune(b.name)))
+	}
+	width := c.screen.width()
+	name := min(max(longest, len(c.total.name)), width/3)
+	return layout{name: name, text: width - name - c.barWidth - between}
+}
+
+// set moves the bar and says what is said of it.
+func (b *bar) set(share float64, text string, l layout) {
 	b.mu.Lock()
-	b.text = text
+	b.label, b.text = shortened(b.name, l.name), fitting(text, l.text)
 	b.mu.Unlock()
 	b.SetCurrent(int64(share * (barSteps - 1))) // a whole one would be over
 }
@@ -139,24 +177,24 @@ func (b *bar) drop() { b.Abort(true) }
 
 func (c *copyBars) update(now time.Time) {
 	status := apply.CopyStatus(c.progress)
-	running := make(map[string]bool, len(status.Running))
+	running := make(map[string]*state.CopyTable, len(status.Running))
 	for i := range status.Running {
 		table := &status.Running[i]
-		running[table.Table] = true
-		b := c.tables[table.Table]
-		if b == nil {
-			b = c.add(table.Table, len(c.tables))
-			c.tables[table.Table] = b
+		running[table.Table] = table
+		if c.tables[table.Table] == nil {
+			c.tables[table.Table] = c.add(table.Table, len(c.tables))
 		}
-		b.set(table.Share, c.fitting(operate.CopyTableLine(table)))
 	}
+	l := c.layout()
 	for name, b := range c.tables {
-		if !running[name] {
-			b.drop()
-			delete(c.tables, name)
+		if table := running[name]; table != nil {
+			b.set(table.Share, operate.CopyTableLine(table), l)
+			continue
 		}
+		b.drop()
+		delete(c.tables, name)
 	}
-	c.total.set(status.Share, c.fitting(operate.CopyLine(status, now)))
+	c.total.set(status.Share, operate.CopyLine(status, now), l)
 }
 
 func (c *copyBars) end() {

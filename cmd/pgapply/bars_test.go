@@ -31,3 +31,15 @@ func TestLogBesideBars(t *testing.T) {
 	require.NoError(t, err)
 	require.Regexp(t, `(?s)^before\n.*meanwhile\n.*table +rows.*after\n$`, string(text))
 }
+
+// A line keeps within the terminal, and is cut between two things that it says.
+func TestRoomOfBars(t *testing.T) {
+	require.Equal(t, "public.orders", shortened("public.orders", 13))
+	require.Equal(t, "public.or…", shortened("public.orders", 10))
+	require.Equal(t, "…", shortened("public.orders", -1))
+	require.Equal(t, "5 rows, 7 B", fitting("5 rows, 7 B", 11))
+	require.Equal(t, "5 rows", fitting("5 rows, 7 B", 10))
+	require.Empty(t, fitting("5 rows, 7 B", 5))
+	require.Empty(t, fitting("5,000 rows, 7 B", 6))
+	require.Empty(t, fitting("5 rows, 7 B", -5))
+}

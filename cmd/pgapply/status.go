@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"time"
 
@@ -108,6 +109,7 @@ func show[T any](cmd *cobra.Command, again time.Duration, asJSON bool, read func
 		say(out, text(result))
 		return nil
 	}
+	draw := pager(out, asJSON)
 	return operate.Watch(cmd.Context(), again, read, func(result T, err error) {
 		var page strings.Builder
 		switch {
@@ -120,21 +122,21 @@ func show[T any](cmd *cobra.Command, again time.Duration, asJSON bool, read func
 		default:
 			fmt.Fprintf(&page, "%s\n%s", time.Now().Format(time.TimeOnly), text(result))
 		}
-		redraw(out, page.String(), asJSON)
+		draw(page.String())
 	})
 }
 
-// redraw writes a page over the one before on a terminal, and below it elsewhere.
-func redraw(out io.Writer, page string, asJSON bool) {
+// pager returns what shows one page after the other: over the one before on a terminal,
+// and below it elsewhere, where lines of JSON stand by themselves.
+func pager(out io.Writer, asJSON bool) func(page string) {
+	file, ok := out.(*os.File)
 	switch {
 	case asJSON:
-	case onTerminal(out):
-		// Home; each line is cleared to its end; then what is left of a longer page.
-		page = "\x1b[H" + strings.ReplaceAll(page, "\n", "\x1b[K\n") + "\x1b[J"
-	default:
-		page += "\n"
+		return func(page string) { say(out, page) }
+	case ok && onTerminal(file):
+		return (&frames{file: file}).draw
 	}
-	say(out, page)
+	return func(page string) { say(out, page+"\n") }
 }
 
 // errShow says that a result is to be printed.

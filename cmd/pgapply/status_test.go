@@ -31,8 +31,8 @@ func TestInterval(t *testing.T) {
 
 func TestRedrawElsewhereThanOnATerminal(t *testing.T) {
 	var out bytes.Buffer
-	redraw(&out, "page\n", false)
-	redraw(&out, "{}\n", true)
+	pager(&out, false)("page\n")
+	pager(&out, true)("{}\n")
 	require.Equal(t, "page\n\n{}\n", out.String())
 }
 

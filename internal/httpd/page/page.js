@@ -132,7 +132,7 @@ function showCopy(status) {
     return [
       bar(`${count(copy.done)} of ${plural(copy.tables, 'table')}${failed}`, `${count(copy.rows)} rows, ${size(copy.bytes)}, ${percent(copy.share)}`, copy.share),
       ...(copy.running || []).map((t) => bar(t.table,
-        `${count(t.rows)} of about ${count(t.estimated_rows)} rows${t.parts > 1 ? `, ${t.parts_done} of ${t.parts} parts` : ''}, ${percent(t.share)}`, t.share)),
+        `${count(t.rows)}${t.rows < t.estimated_rows ? ` of about ${count(t.estimated_rows)}` : ''} rows${t.parts > 1 ? `, ${t.parts_done} of ${t.parts} parts` : ''}, ${percent(t.share)}`, t.share)),
     ];
   });
 }
