@@ -11,7 +11,7 @@ import (
 	"pgapply/apply/state"
 )
 
-func TestUnready(t *testing.T) {
+func TestWhyNotReady(t *testing.T) {
 	alive := func(phase state.Phase, change func(*Report)) *Report {
 		r := newReport("orders", state.Target{}, observation{holder: &state.Holder{PID: 1}, runner: &state.Runner{PID: 2, Status: &state.Status{Phase: phase}}})
 		if change != nil {

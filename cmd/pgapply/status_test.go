@@ -36,7 +36,7 @@ func TestRedrawElsewhereThanOnATerminal(t *testing.T) {
 	require.Equal(t, "page\n\n{}\n", out.String())
 }
 
-func TestUnreadyIsTheVerdict(t *testing.T) {
+func TestNotReadyIsTheVerdict(t *testing.T) {
 	require.ErrorIs(t, notReady(false, []string{"x"}), errShow)
 	require.NoError(t, notReady(true, nil))
 	err := notReady(true, []string{"paused", "1 of 2 tables are ready"})
