@@ -85,7 +85,9 @@ type chaos struct {
 	lookout           *lookout
 	process           *process // the newest
 	processes         int
-	missed            int // faults whose statement did not come
+	rest              *usage // what pgapply holds that nothing has befallen; nil if that was not seen
+	end               usage  // and what it holds after all
+	missed            int    // faults whose statement did not come
 	history           []string
 	units, looks      int
 }
@@ -107,6 +109,7 @@ func (c *chaos) run() {
 	c.start()
 	if !c.plan.early {
 		c.process.says("streaming")
+		c.rests()
 		c.begin()
 	}
 	c.mark("load and pgapply run")
@@ -159,9 +162,17 @@ func via(t *testing.T, proxy *faultnet.Proxy, uri string, process int) string {
 func (c *chaos) start() {
 	c.processes++
 	c.through.target = c.proxy(c.target)
-	flags := append([]string{"--copy-data=true"}, c.plan.flags...)
+	flags := append([]string{"--copy-data=true", "--http=127.0.0.1:0"}, c.plan.flags...)
 	c.process = c.spawn(append(flags,
 		"--source", via(c.t, c.through.source, c.source, c.processes), "--target", via(c.t, c.through.target, c.target, c.processes))...)
+}
+
+// rests notes what the process holds before anything has happened. Its sessions are there
+// already, and what copied the tables goes.
+func (c *chaos) rests() {
+	pgtest.WaitFor(c.t, c.target, `SELECT status ->> 'state' FROM pgapply.runner`, "streaming")
+	rest := c.process.usage()
+	c.rest = &rest
 }
 
 func (c *chaos) pause(d time.Duration) { pause(c.t.Context(), d) }
@@ -206,6 +217,10 @@ func (c *chaos) finish() {
 	c.catchUp()
 	c.mark("all is acknowledged")
 	c.process.alive()
+	if c.rest != nil {
+		c.end = c.process.settles(*c.rest)
+		c.mark("as few descriptors and goroutines as in the beginning")
+	}
 	c.process.stop()
 	c.mark("stopped")
 }
@@ -270,6 +285,7 @@ type chaosTable struct {
 	units, streams, looks int
 	tables, columns       int
 	missed                int
+	held                  []string // descriptors and goroutines, at rest and in the end
 	took, longest         time.Duration
 }
 
@@ -301,6 +317,9 @@ func (table *chaosTable) add(c *chaos) {
 	table.units += c.units
 	table.looks += c.looks
 	table.missed += c.missed
+	if c.rest != nil {
+		table.held = append(table.held, fmt.Sprintf("%d+%d, %d+%d", c.rest.descriptors, c.rest.goroutines, c.end.descriptors, c.end.goroutines))
+	}
 	if c.load != nil {
 		table.streams += int(c.load.streams.Load())
 		table.tables += int(c.load.tables.Load())
@@ -325,5 +344,6 @@ func (table *chaosTable) String() string {
 	fmt.Fprintf(&text, "%d rounds, %d failed: %d units, %d of them large, %d tables and %d columns added, %d looks, %d statements did not come, %s a round, %s at most",
 		table.all.rounds, table.all.failed, table.units, table.streams, table.tables, table.columns, table.looks, table.missed,
 		(table.took / time.Duration(max(table.all.rounds, 1))).Round(time.Millisecond), table.longest.Round(time.Millisecond))
+	fmt.Fprintf(&text, "\nDescriptors and goroutines before and after %d rounds: %s", len(table.held), strings.Join(table.held, "; "))
 	return text.String()
 }

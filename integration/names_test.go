@@ -144,9 +144,10 @@ func replicateHostileNames(t *testing.T, random *rand.Rand, l *link, major int) 
 		plainText(t, stdout)
 		plainText(t, stderr)
 	}
+	// It may look like a flag.
 	resync := append([]string{"resync", "--yes"}, ends...)
-	_, stderr, code = shell(t, append(resync, "--", schema+"."+table)...) // it may look like a flag
-	if code == 0 {                                                        // a name may hold a dot of its own
+	_, stderr, code = shell(t, append(resync, "--", schema+"."+table)...)
+	if code == 0 { // a name may hold a dot of its own
 		pgtest.WaitFor(t, l.target, `SELECT count(*) FROM pgapply.subscription_table WHERE subscription = $1 AND state <> 'r'`, "0", l.name)
 		l.same(rows)
 	} else {
