@@ -27,7 +27,7 @@ func batchModes(t *testing.T, test func(t *testing.T, l *link)) {
 			t.Run(fmt.Sprintf("streaming %s, binary %t", streaming, binary), func(t *testing.T) {
 				l := newLink(t)
 				l.streamEarly()
-				l.mode = mode{name: streaming, change: func(o *apply.Options) { o.Streaming, o.Binary = streaming, binary }}
+				l.mode = mode{name: streaming, far: binary, change: func(o *apply.Options) { o.Streaming, o.Binary = streaming, binary }}
 				test(t, l)
 			})
 		}

@@ -31,7 +31,7 @@ func onConflict(policies ...string) func(*apply.Options) {
 // TestMissingRows: what the target does not have is skipped and recorded, once
 // each, whether the change came alone, in a group or in a large transaction.
 func TestMissingRows(t *testing.T) {
-	for _, m := range []mode{{"live", false, nil}, {"backlog", true, nil}} {
+	for _, m := range []mode{{name: "live"}, {name: "backlog from far away", backlog: true, far: true}} {
 		t.Run(m.name, func(t *testing.T) {
 			l := newLink(t)
 			l.mode = m

@@ -29,7 +29,7 @@ func TestFullUsesAnIndex(t *testing.T) {
 // TestFullOfNestedTypes: types that have no equality somewhere inside.
 func TestFullOfNestedTypes(t *testing.T) {
 	// Not in binary, where arrays of composite types carry the publisher's type numbers.
-	for _, m := range []mode{{"live", false, nil}, {"backlog", true, nil}} {
+	for _, m := range []mode{{name: "live"}, {name: "backlog from far away", backlog: true, far: true}} {
 		l := newLink(t)
 		l.mode = m
 		l.both(`CREATE DOMAIN dj AS json`, `CREATE TYPE comp AS (a int, b json)`, `CREATE TYPE outerc AS (a int, b comp)`, `CREATE TYPE withdomain AS (a dj)`,

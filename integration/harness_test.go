@@ -14,6 +14,7 @@ import (
 
 	"pgapply/apply"
 	"pgapply/apply/state"
+	"pgapply/internal/faultnet"
 	"pgapply/internal/pgtest"
 )
 
@@ -29,6 +30,8 @@ type link struct {
 	flags []string
 	// mode says how play goes about it.
 	mode mode
+	// distant leads to a target that is far away.
+	distant string
 
 	engine *apply.Engine
 	cancel context.CancelFunc
@@ -62,14 +65,19 @@ type mode struct {
 	// in groups.
 	backlog bool
 	change  func(*apply.Options)
+	// far: a round trip between the engine and the target takes so long that it is avoided.
+	far bool
 }
+
+// farAway is such a round trip.
+const farAway = 6 * time.Millisecond
 
 // eachMode runs a test once for each mode.
 func eachMode(t *testing.T, test func(t *testing.T, l *link)) {
 	for _, m := range []mode{
-		{"live", false, func(*apply.Options) {}},
-		{"backlog", true, func(*apply.Options) {}},
-		{"binary", true, func(o *apply.Options) { o.Binary = true }},
+		{name: "live"},
+		{name: "backlog", backlog: true},
+		{name: "binary from far away", backlog: true, far: true, change: func(o *apply.Options) { o.Binary = true }},
 	} {
 		t.Run(m.name, func(t *testing.T) {
 			l := newLink(t)
@@ -99,7 +107,7 @@ func (l *link) play(workload ...string) {
 // options are those of a start: publication p, slot and name as the database.
 func (l *link) options(change ...func(*apply.Options)) apply.Options {
 	o := apply.DefaultOptions()
-	o.Name, o.Source, o.Target = l.name, l.source, l.target
+	o.Name, o.Source, o.Target = l.name, l.source, l.reach()
 	o.Publications = []string{"p"}
 	o.SpoolDir, o.CopyData = l.t.TempDir(), false
 	o.Log = zaptest.NewLogger(l.t, zaptest.Level(zap.DebugLevel))
@@ -110,6 +118,21 @@ func (l *link) options(change ...func(*apply.Options)) apply.Options {
 		set(&o)
 	}
 	return o
+}
+
+// reach is the target as the engine connects to it.
+func (l *link) reach() string {
+	if !l.mode.far {
+		return l.target
+	}
+	if l.distant == "" {
+		proxy, uri, err := faultnet.ListenURI(l.target)
+		require.NoError(l.t, err)
+		l.t.Cleanup(proxy.Close)
+		proxy.Delay(farAway / 2)
+		l.distant = uri
+	}
+	return l.distant
 }
 
 // start runs the engine until the test ends, and waits until it streams.

@@ -14,7 +14,7 @@ import (
 // playSearch runs the workload live and again as a backlog, where changes go out
 // without waiting for each other, and wants no row to have been missed.
 func playSearch(t *testing.T, setUp func(l *link), workload ...string) {
-	for _, m := range []mode{{"live", false, nil}, {"backlog", true, nil}} {
+	for _, m := range []mode{{name: "live"}, {name: "backlog from far away", backlog: true, far: true}} {
 		t.Run(m.name, func(t *testing.T) {
 			l := newLink(t)
 			l.mode = m

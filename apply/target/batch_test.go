@@ -50,18 +50,26 @@ func TestNetStatements(t *testing.T) {
 	bound := mergeableTable().bound
 	key := &bound.Columns[0]
 	ours := func(b *builder) { b.WriteString(" AND ours") }
-	sql := func(op operation, columns string) string { return netStatement(bound, op, shape(columns), ours).sql }
+	sql := func(op operation, columns string) string {
+		plain := netStatement(bound, op, shape(columns), ours, false).sql
+		end := " RETURNING 1" + expect("pg_catalog.cardinality($1)")
+		if op == opAbsent {
+			end = expect("0")
+		}
+		require.Equal(t, countedRows+plain+end, netStatement(bound, op, shape(columns), ours, true).sql)
+		return plain
+	}
 
-	insert := netStatement(bound, opInsert, nil, ours)
+	insert := netStatement(bound, opInsert, nil, ours, true)
 	require.Equal(t, `INSERT INTO "s"."t" ("id", "v", "b") OVERRIDING SYSTEM VALUE SELECT pg_catalog.unnest($1) AS c0, pg_catalog.unnest($2) AS c1, pg_catalog.unnest($3) AS c2`, insert.sql)
 	require.Equal(t, []uint32{1007, 1009, 1020}, insert.types)
 
 	// The key is one column.
 	key.Hashed = true
-	update := netStatement(bound, opUpdate, shape("sus"), ours)
+	update := netStatement(bound, opUpdate, shape("sus"), ours, false)
 	require.Equal(t, `UPDATE ONLY "s"."t" AS pgapply_row SET "id" = pgapply_net.c0, "b" = pgapply_net.c1 `+
 		`FROM (SELECT pg_catalog.unnest($1) AS c0, pg_catalog.unnest($2) AS c1) AS pgapply_net `+
-		`WHERE pgapply_row."id" OPERATOR(pg_catalog.=) ANY ($1) AND pgapply_row."id" OPERATOR(pg_catalog.=) pgapply_net.c0 AND ours`, update.sql)
+		`WHERE pgapply_row."id" OPERATOR(pg_catalog.=) ANY ($1) AND pgapply_row."id" OPERATOR(pg_catalog.=) pgapply_net.c0 AND ours`, sql(opUpdate, "sus"))
 	require.Equal(t, []parameter{{false, 0}, {false, 2}}, update.parameters)
 	require.Equal(t, `SELECT FROM ONLY "s"."t" AS pgapply_row WHERE pgapply_row."id" OPERATOR(pg_catalog.=) ANY ($1) LIMIT 1`, sql(opAbsent, ""))
 	require.Equal(t, `DELETE FROM ONLY "s"."t" AS pgapply_row WHERE pgapply_row."id" OPERATOR(pg_catalog.=) ANY ($1) AND ours`, sql(opDelete, ""))
@@ -225,6 +233,29 @@ func openFeed(t *testing.T, uri string) *Session {
 	return s
 }
 
+// openFeedAt is openFeed as if the target were near or far away.
+func openFeedAt(t *testing.T, uri string, far bool) *Session {
+	t.Helper()
+	s := openFeed(t, uri)
+	s.far = far
+	return s
+}
+
+// eachDistance runs a test once with a target that is near, and once far away.
+func eachDistance(t *testing.T, test func(t *testing.T, far bool)) {
+	for name, far := range map[string]bool{"near": false, "far": true} {
+		t.Run(name, func(t *testing.T) { test(t, far) })
+	}
+}
+
+// doubts is how a statement that meets too few rows comes out.
+func (f *feed) doubts() error {
+	if f.s.far {
+		return errMiscounted
+	}
+	return errOutOfTurn
+}
+
 // relationOf describes a table as a publisher with the same table would.
 func relationOf(t *testing.T, uri, name string, identity decoder.ReplicaIdentity) *decoder.Relation {
 	t.Helper()
@@ -322,190 +353,198 @@ var awkwardValues = []any{
 // TestBatchesTakeWhatChangesTake: whatever the type and the value, a run of it does what
 // the changes do one by one, down to refusing it.
 func TestBatchesTakeWhatChangesTake(t *testing.T) {
-	uri := pgtest.Database(t, pgtest.SharedServer(t))
-	pgtest.Exec(t, uri, `CREATE SCHEMA ext; CREATE EXTENSION citext SCHEMA ext; CREATE EXTENSION hstore SCHEMA ext`,
-		`CREATE TYPE pair AS (a int, b text); CREATE TYPE mood AS ENUM ('sad', 'it''s "ok"', ''); CREATE DOMAIN short AS varchar(3) CHECK (VALUE <> 'a'); CREATE DOMAIN wanted AS text NOT NULL`)
-	s := openFeed(t, uri)
-	for i, columnType := range awkwardTypes {
-		name := fmt.Sprintf("t%d", i)
-		pgtest.Exec(t, uri, fmt.Sprintf(`CREATE TABLE %s (id int PRIMARY KEY, v %s)`, name, columnType))
-		relation := relationOf(t, uri, name, decoder.IdentityDefault)
-		outcomes := [2][]string{}
-		taken := 0
-		for k, single := range []bool{false, true} {
-			f := &feed{t: t, s: s, relation: relation, single: single}
-			for _, value := range awkwardValues {
-				err := f.apply(opInsert, texts(1, value), texts(2, value), texts(3, value), texts(4, value))
-				outcome := fmt.Sprintf("%q refused", value)
-				if err == nil {
-					outcome = fmt.Sprintf("%q %s", value, f.ask(`SELECT id, v::text, v IS NULL FROM public.`+name+` ORDER BY id`))
-				} else {
-					require.ErrorIs(t, err, errNotSure)
+	eachDistance(t, func(t *testing.T, far bool) {
+		uri := pgtest.Database(t, pgtest.SharedServer(t))
+		pgtest.Exec(t, uri, `CREATE SCHEMA ext; CREATE EXTENSION citext SCHEMA ext; CREATE EXTENSION hstore SCHEMA ext`,
+			`CREATE TYPE pair AS (a int, b text); CREATE TYPE mood AS ENUM ('sad', 'it''s "ok"', ''); CREATE DOMAIN short AS varchar(3) CHECK (VALUE <> 'a'); CREATE DOMAIN wanted AS text NOT NULL`)
+		s := openFeedAt(t, uri, far)
+		for i, columnType := range awkwardTypes {
+			name := fmt.Sprintf("t%d", i)
+			pgtest.Exec(t, uri, fmt.Sprintf(`CREATE TABLE %s (id int PRIMARY KEY, v %s)`, name, columnType))
+			relation := relationOf(t, uri, name, decoder.IdentityDefault)
+			outcomes := [2][]string{}
+			taken := 0
+			for k, single := range []bool{false, true} {
+				f := &feed{t: t, s: s, relation: relation, single: single}
+				for _, value := range awkwardValues {
+					err := f.apply(opInsert, texts(1, value), texts(2, value), texts(3, value), texts(4, value))
+					outcome := fmt.Sprintf("%q refused", value)
+					if err == nil {
+						outcome = fmt.Sprintf("%q %s", value, f.ask(`SELECT id, v::text, v IS NULL FROM public.`+name+` ORDER BY id`))
+					} else {
+						require.ErrorIs(t, err, errNotSure)
+					}
+					if err == nil && !single {
+						require.Equal(t, "1", f.ask(`SELECT count(DISTINCT cmin::text) FROM public.`+name), columnType)
+						taken++
+					}
+					outcomes[k] = append(outcomes[k], outcome)
+					f.back()
 				}
-				if err == nil && !single {
-					require.Equal(t, "1", f.ask(`SELECT count(DISTINCT cmin::text) FROM public.`+name), columnType)
-					taken++
-				}
-				outcomes[k] = append(outcomes[k], outcome)
-				f.back()
 			}
+			require.Equal(t, outcomes[1], outcomes[0], columnType)
+			require.NotZero(t, taken, columnType)
 		}
-		require.Equal(t, outcomes[1], outcomes[0], columnType)
-		require.NotZero(t, taken, columnType)
-	}
+	})
 }
 
 // TestBatchesOfBinaryValues: the same for values in the form that the server itself gives.
 func TestBatchesOfBinaryValues(t *testing.T) {
-	uri := pgtest.Database(t, pgtest.SharedServer(t))
-	pgtest.Exec(t, uri, `CREATE DOMAIN short AS varchar(3); CREATE DOMAIN code AS int`,
-		`CREATE TABLE t (id code PRIMARY KEY, a text, b numeric, c bytea, d box, e interval, f float8, g short, h int4range, i jsonb, k money, l timestamptz, m bit(3), n inet, o name)`,
-		`INSERT INTO t SELECT g, repeat('"\,', g % 4), g / 7.0, decode(repeat('00', g % 3), 'hex'), box(point(g, 1), point(0, 2)), make_interval(months => g, secs => 0.5::float8),
-			CASE g % 3 WHEN 0 THEN 'NaN' WHEN 1 THEN '-0' ELSE 'Infinity' END::float8, CASE WHEN g % 2 = 0 THEN 'abc' END, int4range(g, g + 3), jsonb_build_array(g, null), g::money,
-			'infinity', B'101', '::1', 'n' FROM generate_series(1, 1001) g`,
-		`CREATE TABLE runs (LIKE t INCLUDING ALL); CREATE TABLE singles (LIKE t INCLUDING ALL)`)
-	config, err := pgconn.ParseConfig(uri)
-	require.NoError(t, err)
-	conn, err := pgconn.ConnectConfig(t.Context(), config)
-	require.NoError(t, err)
-	defer func() { require.NoError(t, conn.Close(t.Context())) }()
-	result := conn.ExecParams(t.Context(), `SELECT * FROM t ORDER BY id`, nil, nil, nil, []int16{1}).Read()
-	require.NoError(t, result.Err)
-	var rows, other, keys []decoder.Tuple
-	for _, row := range result.Rows {
-		var tuple decoder.Tuple
-		for _, value := range row {
-			kind := decoder.Binary
-			if value == nil {
-				kind = decoder.Null
+	eachDistance(t, func(t *testing.T, far bool) {
+		uri := pgtest.Database(t, pgtest.SharedServer(t))
+		pgtest.Exec(t, uri, `CREATE DOMAIN short AS varchar(3); CREATE DOMAIN code AS int`,
+			`CREATE TABLE t (id code PRIMARY KEY, a text, b numeric, c bytea, d box, e interval, f float8, g short, h int4range, i jsonb, k money, l timestamptz, m bit(3), n inet, o name)`,
+			`INSERT INTO t SELECT g, repeat('"\,', g % 4), g / 7.0, decode(repeat('00', g % 3), 'hex'), box(point(g, 1), point(0, 2)), make_interval(months => g, secs => 0.5::float8),
+				CASE g % 3 WHEN 0 THEN 'NaN' WHEN 1 THEN '-0' ELSE 'Infinity' END::float8, CASE WHEN g % 2 = 0 THEN 'abc' END, int4range(g, g + 3), jsonb_build_array(g, null), g::money,
+				'infinity', B'101', '::1', 'n' FROM generate_series(1, 1001) g`,
+			`CREATE TABLE runs (LIKE t INCLUDING ALL); CREATE TABLE singles (LIKE t INCLUDING ALL)`)
+		config, err := pgconn.ParseConfig(uri)
+		require.NoError(t, err)
+		conn, err := pgconn.ConnectConfig(t.Context(), config)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, conn.Close(t.Context())) }()
+		result := conn.ExecParams(t.Context(), `SELECT * FROM t ORDER BY id`, nil, nil, nil, []int16{1}).Read()
+		require.NoError(t, result.Err)
+		var rows, other, keys []decoder.Tuple
+		for _, row := range result.Rows {
+			var tuple decoder.Tuple
+			for _, value := range row {
+				kind := decoder.Binary
+				if value == nil {
+					kind = decoder.Null
+				}
+				tuple = append(tuple, decoder.Value{Kind: kind, Data: value})
 			}
-			tuple = append(tuple, decoder.Value{Kind: kind, Data: value})
+			rows = append(rows, tuple)
 		}
-		rows = append(rows, tuple)
-	}
-	for i := range rows {
-		next := append(decoder.Tuple(nil), rows[(i+1)%len(rows)]...)
-		next[0] = rows[i][0]
-		other = append(other, next)
-		if i%3 == 0 {
-			keys = append(keys, texts(string(rows[i][0].Data), nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil))
-			keys[len(keys)-1][0].Kind = decoder.Binary
+		for i := range rows {
+			next := append(decoder.Tuple(nil), rows[(i+1)%len(rows)]...)
+			next[0] = rows[i][0]
+			other = append(other, next)
+			if i%3 == 0 {
+				keys = append(keys, texts(string(rows[i][0].Data), nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil))
+				keys[len(keys)-1][0].Kind = decoder.Binary
+			}
 		}
-	}
-	s := openFeed(t, uri)
-	s.options.Binary = true
-	feeds := [2]*feed{}
-	for k, name := range []string{"runs", "singles"} {
-		relation := relationOf(t, uri, name, decoder.IdentityDefault)
-		for i, base := range map[int]uint32{0: 23, 7: 1043} { // the publisher's domains travel as what they are
-			relation.Columns[i].TypeOID = base
+		s := openFeedAt(t, uri, far)
+		s.options.Binary = true
+		feeds := [2]*feed{}
+		for k, name := range []string{"runs", "singles"} {
+			relation := relationOf(t, uri, name, decoder.IdentityDefault)
+			for i, base := range map[int]uint32{0: 23, 7: 1043} { // the publisher's domains travel as what they are
+				relation.Columns[i].TypeOID = base
+			}
+			feeds[k] = &feed{t: t, s: s, relation: relation, single: name == "singles"}
 		}
-		feeds[k] = &feed{t: t, s: s, relation: relation, single: name == "singles"}
-	}
-	step := func(op operation, tuples []decoder.Tuple) {
-		t.Helper()
-		for _, f := range feeds {
-			require.NoError(t, f.apply(op, tuples...))
+		step := func(op operation, tuples []decoder.Tuple) {
+			t.Helper()
+			for _, f := range feeds {
+				require.NoError(t, f.apply(op, tuples...))
+			}
+			require.Equal(t, feeds[1].ask(`SELECT * FROM public.singles ORDER BY id`), feeds[0].ask(`SELECT * FROM public.runs ORDER BY id`))
 		}
-		require.Equal(t, feeds[1].ask(`SELECT * FROM public.singles ORDER BY id`), feeds[0].ask(`SELECT * FROM public.runs ORDER BY id`))
-	}
-	step(opInsert, rows)
-	require.Equal(t, feeds[0].ask(`SELECT * FROM public.t ORDER BY id`), feeds[0].ask(`SELECT * FROM public.runs ORDER BY id`))
-	step(opUpdate, other)
-	require.Equal(t, "t", feeds[0].ask(`SELECT count(DISTINCT cmin::text) < 10 FROM public.runs`))
-	step(opDelete, keys)
-	require.Equal(t, "667", feeds[0].ask(`SELECT count(*) FROM public.runs`))
-	require.Len(t, s.tables[feeds[0].relation.ID].nets, 3, "an insert, an update, a delete")
-	require.Empty(t, s.tables[feeds[1].relation.ID].nets)
+		step(opInsert, rows)
+		require.Equal(t, feeds[0].ask(`SELECT * FROM public.t ORDER BY id`), feeds[0].ask(`SELECT * FROM public.runs ORDER BY id`))
+		step(opUpdate, other)
+		require.Equal(t, "t", feeds[0].ask(`SELECT count(DISTINCT cmin::text) < 10 FROM public.runs`))
+		step(opDelete, keys)
+		require.Equal(t, "667", feeds[0].ask(`SELECT count(*) FROM public.runs`))
+		require.Len(t, s.tables[feeds[0].relation.ID].nets, 3, "an insert, an update, a delete")
+		require.Empty(t, s.tables[feeds[1].relation.ID].nets)
+	})
 }
 
 // TestBatchesDoubt: what a run cannot do as its changes would is found out by the count.
 func TestBatchesDoubt(t *testing.T) {
-	uri := pgtest.Database(t, pgtest.SharedServer(t))
-	pgtest.Exec(t, uri, `CREATE EXTENSION citext; CREATE COLLATION loose (provider = icu, locale = 'und-u-ks-level2', deterministic = false)`)
-	s := openFeed(t, uri)
-	for i, c := range []struct {
-		key    string
-		values []any // the first two are equal and spelt differently
-	}{
-		{`numeric PRIMARY KEY`, []any{`1.0`, `1.00`, `2`, `3`}},
-		{`float8 PRIMARY KEY`, []any{`0`, `-0`, `2`, `NaN`}},
-		{`citext PRIMARY KEY`, []any{`a`, `A`, `b`, `c`}},
-		{`text COLLATE loose PRIMARY KEY`, []any{`a`, `A`, `b`, `c`}},
-		{`interval PRIMARY KEY`, []any{`1 day`, `24:00:00`, `2 days`, `3 days`}},
-		{`char(3) PRIMARY KEY`, []any{`a`, `a `, `b`, `c`}},
-		{`timestamptz PRIMARY KEY`, []any{`2024-01-01 00:00:00+00`, `2024-01-01 01:00:00+01`, `infinity`, `-infinity`}},
-	} {
-		name := fmt.Sprintf("t%d", i)
-		pgtest.Exec(t, uri, fmt.Sprintf(`CREATE TABLE %s (k %s, v int)`, name, c.key))
-		pgtest.Query(t, uri, fmt.Sprintf(`INSERT INTO %s VALUES ($1, 0), ($2, 0), ($3, 0) RETURNING 1`, name), c.values[1:]...)
-		f := &feed{t: t, s: s, relation: relationOf(t, uri, name, decoder.IdentityDefault)}
-		for _, op := range []operation{opUpdate, opDelete} {
-			var all []decoder.Tuple
-			for n, value := range c.values {
-				all = append(all, texts(value, n))
+	eachDistance(t, func(t *testing.T, far bool) {
+		uri := pgtest.Database(t, pgtest.SharedServer(t))
+		pgtest.Exec(t, uri, `CREATE EXTENSION citext; CREATE COLLATION loose (provider = icu, locale = 'und-u-ks-level2', deterministic = false)`)
+		s := openFeedAt(t, uri, far)
+		for i, c := range []struct {
+			key    string
+			values []any // the first two are equal and spelt differently
+		}{
+			{`numeric PRIMARY KEY`, []any{`1.0`, `1.00`, `2`, `3`}},
+			{`float8 PRIMARY KEY`, []any{`0`, `-0`, `2`, `NaN`}},
+			{`citext PRIMARY KEY`, []any{`a`, `A`, `b`, `c`}},
+			{`text COLLATE loose PRIMARY KEY`, []any{`a`, `A`, `b`, `c`}},
+			{`interval PRIMARY KEY`, []any{`1 day`, `24:00:00`, `2 days`, `3 days`}},
+			{`char(3) PRIMARY KEY`, []any{`a`, `a `, `b`, `c`}},
+			{`timestamptz PRIMARY KEY`, []any{`2024-01-01 00:00:00+00`, `2024-01-01 01:00:00+01`, `infinity`, `-infinity`}},
+		} {
+			name := fmt.Sprintf("t%d", i)
+			pgtest.Exec(t, uri, fmt.Sprintf(`CREATE TABLE %s (k %s, v int)`, name, c.key))
+			pgtest.Query(t, uri, fmt.Sprintf(`INSERT INTO %s VALUES ($1, 0), ($2, 0), ($3, 0) RETURNING 1`, name), c.values[1:]...)
+			f := &feed{t: t, s: s, relation: relationOf(t, uri, name, decoder.IdentityDefault)}
+			for _, op := range []operation{opUpdate, opDelete} {
+				var all []decoder.Tuple
+				for n, value := range c.values {
+					all = append(all, texts(value, n))
+				}
+				require.ErrorIs(t, f.apply(op, all...), f.doubts(), c.key)
+				require.NotEmpty(t, s.tables[f.relation.ID].nets, c.key)
+				f.abandon()
+				// A fourth row that is there, and all is well: they are found as they are spelt.
+				require.NoError(t, f.apply(opInsert, texts(map[bool]any{true: `9`, false: `2000-01-01`}[i != 6], 0)))
+				all[1] = texts(map[bool]any{true: `9`, false: `2000-01-01`}[i != 6], 1)
+				require.NoError(t, f.apply(op, all...), c.key)
+				f.abandon()
 			}
-			require.ErrorIs(t, f.apply(op, all...), errOutOfTurn, c.key)
-			require.NotEmpty(t, s.tables[f.relation.ID].nets, c.key)
-			f.abandon()
-			// A fourth row that is there, and all is well: they are found as they are spelt.
-			require.NoError(t, f.apply(opInsert, texts(map[bool]any{true: `9`, false: `2000-01-01`}[i != 6], 0)))
-			all[1] = texts(map[bool]any{true: `9`, false: `2000-01-01`}[i != 6], 1)
-			require.NoError(t, f.apply(op, all...), c.key)
-			f.abandon()
 		}
-	}
+	})
 }
 
 // TestBatchesFindRowsByKey however small the table was when the statement was planned, which
 // happens once.
 func TestBatchesFindRowsByKey(t *testing.T) {
-	uri := pgtest.Database(t, pgtest.SharedServer(t))
-	pgtest.Exec(t, uri, `CREATE COLLATION loose (provider = icu, locale = 'und-u-ks-level2', deterministic = false)`,
-		`CREATE DOMAIN code AS text; CREATE TYPE mood AS ENUM ('1', '2', '3', '4')`,
-		`CREATE TABLE one (id int PRIMARY KEY, v text); CREATE TABLE two (a code, v text, b varchar(5), PRIMARY KEY (b, a)); CREATE TABLE en (k mood PRIMARY KEY, v text)`,
-		`CREATE TABLE spans (k int4range PRIMARY KEY, v text); CREATE TABLE domains (k code PRIMARY KEY, v text)`,
-		`CREATE TABLE own (k text NOT NULL, v text); CREATE UNIQUE INDEX own_key ON own (k COLLATE loose); ALTER TABLE own REPLICA IDENTITY USING INDEX own_key`,
-		`CREATE TABLE root (id int PRIMARY KEY, v text) PARTITION BY RANGE (id); CREATE TABLE leaf PARTITION OF root DEFAULT; CREATE TABLE other PARTITION OF root FOR VALUES FROM (3) TO (9);
-			CREATE TABLE lonely (id int PRIMARY KEY, v text) PARTITION BY RANGE (id); CREATE TABLE only_leaf PARTITION OF lonely DEFAULT`)
-	s := openFeed(t, uri)
-	const (
-		each  = `(?s)Nested Loop.*ProjectSet.*Index (Only )?Scan.*Index Cond: .*= ANY \(+ARRAY`
-		array = `(?s)Delete.*Index Scan.*Index Cond: .*= ANY \(+\$[12]`
-		hash  = `(?s)Hash Join.*Hash Cond: .*Index Scan.*Index Cond: .*= ANY \(+\$[12].*Hash.*ProjectSet`
-	)
-	for name, plans := range map[string][2]string{
-		"one": {hash, array}, "two": {each, each}, "en": {hash, array}, "own": {hash, array}, "root": {each, each}, "lonely": {each, each},
-		"spans": {each, array}, "domains": {hash, array},
-	} {
-		relation := relationOf(t, uri, name, decoder.IdentityDefault)
-		row := func(n int) decoder.Tuple {
-			row := texts(n, "v", n)[:len(relation.Columns)]
-			if name == "spans" {
-				row[0].Data = fmt.Appendf(nil, "[%d,%[1]d]", n)
+	eachDistance(t, func(t *testing.T, far bool) {
+		uri := pgtest.Database(t, pgtest.SharedServer(t))
+		pgtest.Exec(t, uri, `CREATE COLLATION loose (provider = icu, locale = 'und-u-ks-level2', deterministic = false)`,
+			`CREATE DOMAIN code AS text; CREATE TYPE mood AS ENUM ('1', '2', '3', '4')`,
+			`CREATE TABLE one (id int PRIMARY KEY, v text); CREATE TABLE two (a code, v text, b varchar(5), PRIMARY KEY (b, a)); CREATE TABLE en (k mood PRIMARY KEY, v text)`,
+			`CREATE TABLE spans (k int4range PRIMARY KEY, v text); CREATE TABLE domains (k code PRIMARY KEY, v text)`,
+			`CREATE TABLE own (k text NOT NULL, v text); CREATE UNIQUE INDEX own_key ON own (k COLLATE loose); ALTER TABLE own REPLICA IDENTITY USING INDEX own_key`,
+			`CREATE TABLE root (id int PRIMARY KEY, v text) PARTITION BY RANGE (id); CREATE TABLE leaf PARTITION OF root DEFAULT; CREATE TABLE other PARTITION OF root FOR VALUES FROM (3) TO (9);
+				CREATE TABLE lonely (id int PRIMARY KEY, v text) PARTITION BY RANGE (id); CREATE TABLE only_leaf PARTITION OF lonely DEFAULT`)
+		s := openFeedAt(t, uri, far)
+		const (
+			each  = `(?s)Nested Loop.*ProjectSet.*Index (Only )?Scan.*Index Cond: .*= ANY \(+ARRAY`
+			array = `(?s)Delete.*Index Scan.*Index Cond: .*= ANY \(+\$[12]`
+			hash  = `(?s)Hash Join.*Hash Cond: .*Index Scan.*Index Cond: .*= ANY \(+\$[12].*Hash.*ProjectSet`
+		)
+		for name, plans := range map[string][2]string{
+			"one": {hash, array}, "two": {each, each}, "en": {hash, array}, "own": {hash, array}, "root": {each, each}, "lonely": {each, each},
+			"spans": {each, array}, "domains": {hash, array},
+		} {
+			relation := relationOf(t, uri, name, decoder.IdentityDefault)
+			row := func(n int) decoder.Tuple {
+				row := texts(n, "v", n)[:len(relation.Columns)]
+				if name == "spans" {
+					row[0].Data = fmt.Appendf(nil, "[%d,%[1]d]", n)
+				}
+				return row
 			}
-			return row
+			if name == "own" {
+				relation.ReplicaIdentity, relation.Columns[0].Key = decoder.IdentityIndex, true
+			}
+			f := &feed{t: t, s: s, relation: relation}
+			require.NoError(t, f.apply(opInsert, row(1), row(2), row(3), row(4)), name)
+			require.NoError(t, f.s.control(opCommit, commitStatement))
+			require.NoError(t, f.s.finish())
+			f.s.running.open = false
+			pgtest.Exec(t, uri, `ANALYZE`)
+			for i, op := range []operation{opUpdate, opDelete} {
+				require.NoError(t, f.apply(op, row(1), row(2), row(3), row(4)), name)
+				list := s.tables[relation.ID].nets
+				p := list[len(list)-1]
+				arguments := strings.TrimSuffix(strings.Repeat("'{}', ", len(p.parameters)), ", ")
+				plan := f.ask(fmt.Sprintf("EXPLAIN (COSTS off) EXECUTE %s(%s)", p.name, arguments))
+				require.Regexp(t, plans[i], plan, name)
+				require.NotContains(t, plan, "Seq Scan", name)
+				f.abandon()
+			}
 		}
-		if name == "own" {
-			relation.ReplicaIdentity, relation.Columns[0].Key = decoder.IdentityIndex, true
-		}
-		f := &feed{t: t, s: s, relation: relation}
-		require.NoError(t, f.apply(opInsert, row(1), row(2), row(3), row(4)), name)
-		require.NoError(t, f.s.control(opCommit, commitStatement))
-		require.NoError(t, f.s.finish())
-		f.s.running.open = false
-		pgtest.Exec(t, uri, `ANALYZE`)
-		for i, op := range []operation{opUpdate, opDelete} {
-			require.NoError(t, f.apply(op, row(1), row(2), row(3), row(4)), name)
-			list := s.tables[relation.ID].nets
-			p := list[len(list)-1]
-			arguments := strings.TrimSuffix(strings.Repeat("'{}', ", len(p.parameters)), ", ")
-			plan := f.ask(fmt.Sprintf("EXPLAIN (COSTS off) EXECUTE %s(%s)", p.name, arguments))
-			require.Regexp(t, plans[i], plan, name)
-			require.NotContains(t, plan, "Seq Scan", name)
-			f.abandon()
-		}
-	}
+	})
 }
 
 // TestBatchesEndWhereTheTableNotices: a trigger that came after the table was bound.
@@ -634,29 +673,31 @@ func TestShortBatchesOfEmptyValues(t *testing.T) {
 
 // TestBatchesOfWideTables: as wide as tables get, and no more is held than for others.
 func TestBatchesOfWideTables(t *testing.T) {
-	uri := pgtest.Database(t, pgtest.SharedServer(t))
-	pgtest.Exec(t, uri, `SELECT set_config('wide.columns', string_agg('c' || g || ' int', ', ' ORDER BY g), false) FROM generate_series(2, 1600) g;
-		DO $$ BEGIN EXECUTE 'CREATE TABLE wide (id int PRIMARY KEY, ' || current_setting('wide.columns') || ')'; END $$`)
-	f := &feed{t: t, s: openFeed(t, uri), relation: relationOf(t, uri, "wide", decoder.IdentityDefault)}
-	rows, keys := make([]decoder.Tuple, 45), make([]decoder.Tuple, 45)
-	for i := range rows {
-		rows[i] = make(decoder.Tuple, 1600)
-		for column := range rows[i] {
-			rows[i][column] = texts(nil, i)[(column+i)%7&1]
+	eachDistance(t, func(t *testing.T, far bool) {
+		uri := pgtest.Database(t, pgtest.SharedServer(t))
+		pgtest.Exec(t, uri, `SELECT set_config('wide.columns', string_agg('c' || g || ' int', ', ' ORDER BY g), false) FROM generate_series(2, 1600) g;
+			DO $$ BEGIN EXECUTE 'CREATE TABLE wide (id int PRIMARY KEY, ' || current_setting('wide.columns') || ')'; END $$`)
+		f := &feed{t: t, s: openFeedAt(t, uri, far), relation: relationOf(t, uri, "wide", decoder.IdentityDefault)}
+		rows, keys := make([]decoder.Tuple, 45), make([]decoder.Tuple, 45)
+		for i := range rows {
+			rows[i] = make(decoder.Tuple, 1600)
+			for column := range rows[i] {
+				rows[i][column] = texts(nil, i)[(column+i)%7&1]
+			}
+			rows[i][0] = texts(i)[0]
+			keys[i] = append(texts(i), make(decoder.Tuple, 1599)...)
+			for column := 1; column < 1600; column++ {
+				keys[i][column].Kind = decoder.Null
+			}
 		}
-		rows[i][0] = texts(i)[0]
-		keys[i] = append(texts(i), make(decoder.Tuple, 1599)...)
-		for column := 1; column < 1600; column++ {
-			keys[i][column].Kind = decoder.Null
-		}
-	}
-	require.NoError(t, f.apply(opInsert, rows...))
-	require.Equal(t, "45|5", f.ask(`SELECT count(*), count(DISTINCT cmin::text) FROM public.wide`))
-	require.NoError(t, f.apply(opUpdate, rows...))
-	require.Equal(t, "45|5", f.ask(`SELECT count(*), count(DISTINCT cmin::text) FROM public.wide`))
-	require.NoError(t, f.apply(opDelete, keys...))
-	require.Equal(t, "0", f.ask(`SELECT count(*) FROM public.wide`))
-	f.abandon()
+		require.NoError(t, f.apply(opInsert, rows...))
+		require.Equal(t, "45|5", f.ask(`SELECT count(*), count(DISTINCT cmin::text) FROM public.wide`))
+		require.NoError(t, f.apply(opUpdate, rows...))
+		require.Equal(t, "45|5", f.ask(`SELECT count(*), count(DISTINCT cmin::text) FROM public.wide`))
+		require.NoError(t, f.apply(opDelete, keys...))
+		require.Equal(t, "0", f.ask(`SELECT count(*) FROM public.wide`))
+		f.abandon()
+	})
 }
 
 // TestBatchesAllocateLittle in all, connection and server's answers included.
@@ -689,19 +730,21 @@ func TestBatchesAllocateLittle(t *testing.T) {
 
 // TestManyElements are several statements, each of which must find all of its rows.
 func TestManyElements(t *testing.T) {
-	uri := pgtest.Database(t, pgtest.SharedServer(t))
-	pgtest.Exec(t, uri, `CREATE TABLE t (id int PRIMARY KEY, v text)`)
-	f := &feed{t: t, s: openFeed(t, uri), relation: relationOf(t, uri, "t", decoder.IdentityDefault)}
-	var before, after []decoder.Tuple
-	for i := range 2*mostElements + 1 {
-		before, after = append(before, texts(i, "before")), append(after, texts(i, i))
-	}
-	require.NoError(t, f.apply(opInsert, before...))
-	require.NoError(t, f.apply(opUpdate, after...))
-	require.Equal(t, fmt.Sprint(len(after)), f.ask(`SELECT count(*) FROM public.t WHERE v = id::pg_catalog.text`))
-	require.NoError(t, f.apply(opDelete, after[mostElements+10]))
-	require.ErrorIs(t, f.apply(opDelete, after...), errOutOfTurn, "one of the second part is not there")
-	f.abandon()
+	eachDistance(t, func(t *testing.T, far bool) {
+		uri := pgtest.Database(t, pgtest.SharedServer(t))
+		pgtest.Exec(t, uri, `CREATE TABLE t (id int PRIMARY KEY, v text)`)
+		f := &feed{t: t, s: openFeedAt(t, uri, far), relation: relationOf(t, uri, "t", decoder.IdentityDefault)}
+		var before, after []decoder.Tuple
+		for i := range 2*mostElements + 1 {
+			before, after = append(before, texts(i, "before")), append(after, texts(i, i))
+		}
+		require.NoError(t, f.apply(opInsert, before...))
+		require.NoError(t, f.apply(opUpdate, after...))
+		require.Equal(t, fmt.Sprint(len(after)), f.ask(`SELECT count(*) FROM public.t WHERE v = id::pg_catalog.text`))
+		require.NoError(t, f.apply(opDelete, after[mostElements+10]))
+		require.ErrorIs(t, f.apply(opDelete, after...), f.doubts(), "one of the second part is not there")
+		f.abandon()
+	})
 }
 
 // TestWatchedTablesTakeBatchesAgain after a while without foreign rows, also where a

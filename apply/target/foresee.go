@@ -48,7 +48,7 @@ func (s *Session) foresee(relation *decoder.Relation) error {
 		}
 	}
 	for _, r := range relations {
-		if err := s.sendQueries(catalog.Queries(), []string{r.Namespace, r.Name}); err != nil {
+		if err := s.askCatalogs(catalog.Queries(), []string{r.Namespace, r.Name}); err != nil {
 			return err
 		}
 	}

@@ -97,9 +97,11 @@ type token struct {
 	ordinal     int
 	table       *table
 	// rows is how many rows a statement over arrays is for, and counts the changes that
-	// are done with it; of any other both are 0.
-	rows   int
-	counts counts
+	// are done with it; of any other both are 0. One that is counted has had that many if
+	// it has not failed.
+	rows    int
+	counted bool
+	counts  counts
 	// statements is how many had been prepared when it was sent.
 	statements int
 }
@@ -109,12 +111,10 @@ type token struct {
 // or is done: an INSERT that a trigger keeps out is nothing to stop for.
 func (t token) mustBeRead() bool {
 	switch t.op {
-	case opOther, opPin:
+	case opOther, opPin, opInsert, opCopy:
 		return false
-	case opInsert:
-		return t.rows > 0
 	}
-	return true
+	return !t.counted
 }
 
 func (s *Session) token(op operation, t *table) token {
@@ -337,9 +337,9 @@ func (s *Session) committed() error {
 	return nil
 }
 
-// settle finds out that every change became what it should, and comes before a position is
-// set. Where that needs no answer, which is so for a few rows that are inserted, the end
-// of the transaction follows at once.
+// settle sees to it that every change becomes what it should, and comes before a position is
+// set. Where that needs no answer, which is so for what batches come to and for a few rows
+// that are inserted, the end of the transaction follows at once.
 func (s *Session) settle() error {
 	if err := s.sendBatches(); err != nil {
 		return err
@@ -400,22 +400,30 @@ func (s *Session) read() error {
 	return err
 }
 
+// counting is the outcome that what is read next counts in: that of the group whose COMMIT
+// is on its way, up to there.
+func (s *Session) counting() *Outcome {
+	if s.unconfirmed.open() {
+		return &s.unconfirmed.outcome
+	}
+	return &s.outcome
+}
+
 // outcomeOf takes in what became of a statement.
 func (s *Session) outcomeOf(result pgpipe.Result[token]) error {
 	s.confirmed = max(s.confirmed, result.Token.statements)
 	switch token := result.Token; token.op {
 	case opInsert, opUpdate, opDelete, opAbsent, opCopy:
-		if rows := result.Tag.RowsAffected(); token.rows > 0 {
-			s.merged(token, rows)
-		} else {
-			s.changed(token, rows)
+		if token.rows > 0 {
+			return s.merged(token, result.Tag)
 		}
+		s.changed(token, result.Tag.RowsAffected())
 	case opLook:
 		return s.looked(token, result.Rows)
 	case opAsk:
 		s.answers = append(s.answers, result.Rows)
 	case opTruncate:
-		s.outcome.Truncates++
+		s.counting().Truncates++
 	case opSavepoint:
 		s.running.counts = append(s.running.counts[:token.ordinal], s.outcome)
 	case opUndo:
@@ -430,19 +438,26 @@ func (s *Session) outcomeOf(result pgpipe.Result[token]) error {
 	return nil
 }
 
-// merged counts the changes of a statement over arrays. Nothing may keep out one of its
-// rows.
-func (s *Session) merged(token token, rows int64) {
-	s.outcome.Inserts += int64(token.counts.inserts)
-	s.outcome.Updates += int64(token.counts.updates)
-	s.outcome.Deletes += int64(token.counts.deletes)
+// merged counts the changes of a statement over arrays, which must have had as many rows as
+// it has elements. One that is counted has made sure of it, and nothing keeps out a row
+// that is inserted: a table where something might is pinned, see pinBatches.
+func (s *Session) merged(token token, tag pgconn.CommandTag) error {
+	counts := s.counting()
+	counts.Inserts += int64(token.counts.inserts)
+	counts.Updates += int64(token.counts.updates)
+	counts.Deletes += int64(token.counts.deletes)
 	expected := int64(token.rows)
 	if token.op == opAbsent {
 		expected = 0
 	}
-	if rows != expected {
+	switch {
+	case token.counted || tag.RowsAffected() == expected:
+	case token.op.looks():
 		s.doubt = true
+	default:
+		return &ConnectionError{Err: fmt.Errorf("the target answers %d rows with %s", token.rows, tag)}
 	}
+	return nil
 }
 
 // changed counts the rows of a change that was sent without waiting. An INSERT may be
@@ -451,7 +466,7 @@ func (s *Session) merged(token token, rows int64) {
 func (s *Session) changed(token token, rows int64) {
 	switch {
 	case token.op == opInsert:
-		s.outcome.Inserts += rows
+		s.counting().Inserts += rows
 		return
 	case s.kept:
 		s.kept = false
@@ -483,7 +498,7 @@ func (s *Session) rejected(token token, err error) error {
 	if lost(err) {
 		return &ConnectionError{Err: err}
 	}
-	if server, ok := errors.AsType[*pgconn.PgError](err); !ok || !strings.HasPrefix(server.Code, integrityClass) {
+	if server, ok := errors.AsType[*pgconn.PgError](err); !ok || !strings.HasPrefix(server.Code, integrityClass) && !miscounted(server) {
 		s.stale = true
 	}
 	if token.transaction == nil {
@@ -492,6 +507,9 @@ func (s *Session) rejected(token token, err error) error {
 	switch token.op {
 	case opInsert, opUpdate, opDelete, opAbsent, opCopy, opLook:
 		s.doubtful(token)
+		if miscounted(err) {
+			return errMiscounted
+		}
 		return fmt.Errorf("%w: %s", errNotSure, describe(err, true))
 	case opAsk:
 		return err // with what was asked it gets its place

@@ -2,6 +2,7 @@ package target
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 
@@ -183,25 +184,25 @@ type catalogs struct{ *Session }
 
 // QueryAll implements catalog.QuerierOfAll.
 func (c catalogs) QueryAll(sql []string, parameters ...string) ([][][][]byte, error) {
-	if err := c.sendQueries(sql, parameters); err != nil {
+	if err := c.askCatalogs(sql, parameters); err != nil {
 		return nil, err
 	}
 	err := c.drain(0)
 	return c.answers, err
 }
 
-// sendQueries sends queries with the same parameters, whose answers are to come.
-func (s *Session) sendQueries(sql, parameters []string) error {
-	token := s.token(opAsk, nil)
+// askCatalogs sends questions with the same parameters, whose answers are to come. There are few,
+// and what takes longest is to plan them: each is prepared once.
+func (s *Session) askCatalogs(sql, parameters []string) error {
 	s.answers = nil
 	for _, query := range sql {
-		s.pipe.Prepare(token, "", query, nil)
-		s.values = s.values[:0]
-		for _, parameter := range parameters {
-			s.values = append(s.values, []byte(parameter))
+		p := s.questions[query]
+		if p == nil {
+			p = s.prepareStatement(nil, opAsk, statement{sql: query}, nil)
+			s.questions[query] = p
 		}
-		if err := s.pipe.Exec(token, "", s.values, nil); err != nil {
-			return verdict(err)
+		if err := s.control(opAsk, p.name, parameters...); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -261,6 +262,7 @@ func (s *Session) forgetAll() {
 	for _, t := range s.tables {
 		s.forget(t)
 	}
+	s.forgetUnconfirmed()
 }
 
 // forgetUnconfirmed drops the statements that the server may not have.
@@ -272,6 +274,7 @@ func (s *Session) forgetUnconfirmed() {
 		}
 		return false
 	}
+	maps.DeleteFunc(s.questions, func(_ string, p *prepared) bool { return unconfirmed(p) })
 	for _, t := range s.tables {
 		if t.insert != nil && unconfirmed(t.insert) {
 			t.insert = nil

@@ -109,6 +109,8 @@ type Session struct {
 	conn    *pgconn.PgConn
 	pipe    *pgpipe.Pipe[token]
 	log     *zap.Logger
+	// far: a round trip to the target takes long.
+	far bool
 
 	// origin is the name of the acquired origin, empty where transactions are not stamped.
 	origin string
@@ -127,6 +129,8 @@ type Session struct {
 	answers  [][][][]byte
 	group    []*txn.Transaction
 	foreseen map[*decoder.Relation][][][][]byte
+	// questions are statements that the catalogs are asked with, by their text.
+	questions map[string]*prepared
 	// statements counts the prepared statements ever made, which are named by their
 	// numbers, and confirmed those up to which the server is known to have them: after an
 	// error it has skipped the later ones.
@@ -191,8 +195,8 @@ func Open(ctx context.Context, options Options) (*Session, error) {
 	}
 	s := &Session{
 		options: options, conn: conn, log: options.Log,
-		tables: make(map[uint32]*table),
-		pipe:   pgpipe.New[token](conn),
+		tables: make(map[uint32]*table), questions: make(map[string]*prepared),
+		pipe: pgpipe.New[token](conn),
 	}
 	defer context.AfterFunc(ctx, s.Close)()
 	if err := s.prepare(); err != nil {
@@ -237,18 +241,31 @@ func (s *Session) prepare() error {
 	for name, sql := range statements {
 		s.pipe.Prepare(token{}, name, sql, nil)
 	}
-	return s.finish()
+	if err := s.finish(); err != nil {
+		return err
+	}
+	began := time.Now()
+	err := s.finish()
+	trip := time.Since(began)
+	s.far = trip > farAway
+	s.log.Debug("a round trip to the target", zap.Duration("takes", trip), zap.Bool("far_away", s.far))
+	return err
 }
+
+// farAway is the round trip from which on not to wait for one is worth what it costs.
+const farAway = 5 * time.Millisecond
 
 // Encoding is the target database's encoding, in which values must arrive.
 func (s *Session) Encoding() string { return s.conn.ParameterStatus("server_encoding") }
 
 // Query runs one statement of its own outside of a transaction.
 func (s *Session) Query(sql string, parameters ...string) ([][][]byte, error) {
-	if err := s.sendQueries([]string{sql}, parameters); err != nil {
-		return nil, err
+	s.answers = nil
+	s.pipe.Prepare(s.token(opAsk, nil), "", sql, nil)
+	err := s.control(opAsk, "", parameters...)
+	if err == nil {
+		err = s.finish()
 	}
-	err := s.finish()
 	if err == nil {
 		return s.answers[0], nil
 	}

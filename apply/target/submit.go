@@ -12,10 +12,13 @@ import (
 // the changes of the next group are sent right behind it:
 //
 //	Send n      BEGIN; rows
-//	Submit      all is as expected ──► position; COMMIT ───┐
+//	Submit      position; COMMIT ──────────────────────────┐
 //	Send n+1    BEGIN; rows                                ├─ no Sync in between
 //	Confirm     ◄── the tag of COMMIT n ───────────────────┘
-//	Submit      all is as expected ──► position; COMMIT
+//	Submit      position; COMMIT
+//
+// COMMIT waits for answers only where one may be other than expected and no error, which is
+// a matter of how far away the target is: see netStatement.
 //
 // The order of commits rests on this: COMMIT n+1 is sent only after the tag of COMMIT n was
 // read. If anything of n fails, its COMMIT included, the server ignores what follows up to
@@ -123,14 +126,6 @@ func (s *Session) Submit(more bool) (outcome Outcome, done bool, err error) {
 func (s *Session) submit(next sent, more bool) (done bool, err error) {
 	last := next.group[len(next.group)-1]
 	if next.begun {
-		if more { // what is read after that counts for the next group
-			if err := s.sendBatches(); err != nil {
-				return false, err
-			}
-			if err := s.drain(0); err != nil {
-				return false, err
-			}
-		}
 		if err := s.sendCommit(last); err != nil {
 			return false, err
 		}
@@ -139,7 +134,7 @@ func (s *Session) submit(next sent, more bool) (done bool, err error) {
 	s.outcome.Committed = len(next.group)
 	// What people are told of it, or have to be, does not wait for the next group.
 	if more && next.begun && len(s.records) == 0 && s.outcome.Messages == 0 && time.Since(s.synced) < syncPause {
-		s.unconfirmed = unconfirmed{group: next.group, outcome: s.outcome}
+		s.unconfirmed, s.outcome = unconfirmed{group: next.group, outcome: s.outcome}, Outcome{}
 		return false, verdict(s.pipe.Flush())
 	}
 	return true, s.committed()

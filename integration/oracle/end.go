@@ -8,11 +8,13 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
 	"pgapply/apply"
+	"pgapply/internal/faultnet"
 )
 
 // end is a target and what brings the changes there.
@@ -57,15 +59,29 @@ func (b *lockedBuffer) tail(lines int) string {
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
 
+// farAway is a round trip with which pgapply takes a target to be far away.
+const farAway = 12 * time.Millisecond
+
 // launch starts an engine.
 func (p *play) launch(e *end) error {
 	o := apply.DefaultOptions()
 	o.Name, o.Publications, o.OnError = e.slot, p.script.publications, "stop"
 	o.Source, o.Target, o.SpoolDir, o.CopyData = p.publisher.URI(p.database), p.target.URI(e.database), p.spool, false
-	p.script.Modes[e.index].Change(&o)
+	mode := p.script.Modes[e.index]
+	mode.Change(&o)
+	closeLink := func() {}
+	if mode.Far {
+		proxy, uri, err := faultnet.ListenURI(o.Target)
+		if err != nil {
+			return err
+		}
+		proxy.Delay(farAway / 2)
+		o.Target, closeLink = uri, proxy.Close
+	}
 	o.Log = zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(zap.NewDevelopmentEncoderConfig()), e.log, zap.DebugLevel))
 	engine, err := apply.New(o)
 	if err != nil {
+		closeLink()
 		return err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -74,6 +90,7 @@ func (p *play) launch(e *end) error {
 	go func() {
 		defer close(done)
 		e.err = engine.Run(ctx)
+		closeLink()
 	}()
 	return nil
 }

@@ -181,7 +181,7 @@ func (g *generator) engines() {
 		way, binary := pick(g, streaming), g.script.binary && g.chance(40)
 		limits, memory, workers := apply.DefaultOptions().MaxGroup, apply.DefaultOptions().MemoryLimit, apply.DefaultOptions().Workers
 		batch := [...]int64{apply.DefaultOptions().MaxBatch, apply.DefaultOptions().MaxBatch, 0, 100, 700}[(g.script.Seed+uint64(i))%5]
-		mode := Mode{Name: name}
+		mode := Mode{Name: name, Far: (g.script.Seed+uint64(i))%3 == 0}
 		var more string
 		switch {
 		case name == "ahead":
@@ -211,6 +211,9 @@ func (g *generator) engines() {
 		}
 		mode.Options += more
 		g.use(name + " streaming " + way)
+		if mode.Far {
+			g.use("far away")
+		}
 		jobs, deferring := 1+(int(g.script.Seed)+i)%3, (int(g.script.Seed)+i)%2 == 0
 		if g.copies {
 			mode.Options += fmt.Sprintf(", copy-data, table-jobs=%d, defer-indexes=%t", jobs, deferring)

@@ -43,6 +43,7 @@ type Mode struct {
 	Name    string
 	Options string // as a START step of the field examples says them
 	AtOnce  bool   // the publisher streams it all that it can, from the first change on
+	Far     bool   // its target is far away
 	Change  func(*apply.Options)
 }
 
@@ -228,6 +229,9 @@ func (s *Script) String() string {
 			for i, mode := range s.Modes {
 				if s.runs(i) && mode.AtOnce {
 					p.text("%sFrom 16 on its sessions on the publisher have %s.\n", tag(i), atOnce)
+				}
+				if s.runs(i) && mode.Far {
+					p.text("%sIts target is %v away.\n", tag(i), farAway)
 				}
 				if s.runs(i) {
 					p.text("> %sSTART(%s)\n", tag(i), mode.Options)
