@@ -19,6 +19,7 @@ type plan struct {
 	seed    uint64
 	flags   []string
 	early   bool // the load begins before pgapply does, which copies tables under it
+	far     bool // the target is far away
 	writers int
 	steps   []step
 }
@@ -55,7 +56,7 @@ func (s step) String() string {
 func drawPlan(seed uint64, steps, major int) plan {
 	random := rand.New(rand.NewPCG(seed, 0))
 	one := func(in int) bool { return random.IntN(in) == 0 }
-	p := plan{seed: seed, writers: 2 + random.IntN(3), early: one(4)}
+	p := plan{seed: seed, writers: 2 + random.IntN(3), early: one(4), far: seed%3 == 0}
 	twoPhase := one(2) && major >= 15
 	p.flags = append(p.flags, fmt.Sprintf("--workers=%d", 1+random.IntN(8)), "--streaming="+pick(random, "off", "on", "parallel", "parallel"))
 	for _, option := range []struct {
@@ -110,6 +111,9 @@ func (p plan) String() string {
 	fmt.Fprintf(&text, "seed %d: %d writers, pgapply run %s", p.seed, p.writers, strings.Join(p.flags, " "))
 	if p.early {
 		text.WriteString(", started under load")
+	}
+	if p.far {
+		fmt.Fprintf(&text, ", with a target that is %v away", farAway)
 	}
 	for i, s := range p.steps {
 		fmt.Fprintf(&text, "\n  %d. %s", i+1, s)

@@ -162,6 +162,9 @@ func via(t *testing.T, proxy *faultnet.Proxy, uri string, process int) string {
 func (c *chaos) start() {
 	c.processes++
 	c.through.target = c.proxy(c.target)
+	if c.plan.far {
+		c.through.target.Delay(farAway / 2)
+	}
 	flags := append([]string{"--copy-data=true", "--http=127.0.0.1:0"}, c.plan.flags...)
 	c.process = c.spawn(append(flags,
 		"--source", via(c.t, c.through.source, c.source, c.processes), "--target", via(c.t, c.through.target, c.target, c.processes))...)
