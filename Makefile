@@ -46,7 +46,7 @@ NAMES    ?= 100
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} \
 	  /^##@ / {printf "\n%s\n", substr($$0, 5)} \
-	  /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	  /^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## Build bin/pgapply
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/pgapply ./cmd/pgapply
@@ -99,8 +99,8 @@ integration: ## The whole engine against real servers of major PG (18)
 	  failed=0; wait $$one || failed=1; wait $$other || failed=1; \
 	  ((failed)) && grep -hE -A5 '^panic: |^ *--- FAIL|^running tests' ../bin/integration-[01].log; exit $$failed
 
-matrix: ## Every publisher from 10 on into target 18, and publisher 18 into every target from 14 on
-	PGAPPLY_MATRIX=all $(GOTEST) -timeout 60m -run '^Test(Majors|EveryWayGivesTheSameTables)$$' -v ./integration
+matrix: ## Every publisher from 10 on into target 18, publisher 18 into every target from 14 on, and the grants that each major needs
+	PGAPPLY_MATRIX=all $(GOTEST) -timeout 60m -run '^Test(Majors|EveryWayGivesTheSameTables|Grants.*)$$' -v ./integration
 
 oracle: ## Random scripts into a native subscription and into pgapply in every mode: SEEDS (5) of them from FIRST (1) on, COPIES (3) with copies of the tables
 	PGAPPLY_TEST_MAJOR=$(PG) PGAPPLY_TEST_SEED=$(FIRST) PGAPPLY_TEST_SEEDS=$(SEEDS) PGAPPLY_TEST_COPIES=$(COPIES) $(GOTEST) -timeout 120m ./integration/oracle
@@ -116,6 +116,9 @@ memory: ## Ten streamed transactions of 3 GB in all, open at a time, and rows of
 
 hostile: ## Damage a publisher's stream VANDALS (2000) times, and replicate NAMES (100) sets of hostile names
 	PGAPPLY_TEST_VANDALS=$(VANDALS) PGAPPLY_TEST_NAMES=$(NAMES) $(GOTEST) -timeout 240m -run '^Test(BadPublisher|HostileNames)$$' -v ./integration
+
+verify-million: ## One changed, one missing and one extra row among a million, from 14 to 18 and back; how long that takes beside COPY TO
+	PGAPPLY_TEST_ROWS=1000000 $(GOTEST) -timeout 30m -run '^TestVerifyAcrossMajors$$' -v ./integration
 
 vuln: $(GOVULNCHECK) ## Known vulnerabilities in what is called; needs vuln.go.dev, and is no part of make test
 	@$(GOVULNCHECK) ./... || { code=$$?; \
@@ -151,4 +154,4 @@ $(GOLANGCILINT):
 $(GOVULNCHECK):
 	GOBIN=$(abspath $(@D)) go install golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK_VERSION)
 
-.PHONY: help build release demo test fmt lint unit race page integration matrix oracle crash soak memory hostile vuln fuzz bench bench-copy
+.PHONY: help build release demo test fmt lint unit race page integration matrix oracle crash soak memory hostile verify-million vuln fuzz bench bench-copy

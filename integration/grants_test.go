@@ -16,7 +16,14 @@ import (
 // list taken away something does not, check and run name it, and init brings it back.
 func TestGrantsAreExact(t *testing.T) {
 	t.Parallel()
+	eachGrantMajor(t, grantsAreExact)
+}
+
+func grantsAreExact(t *testing.T, major int) {
 	l := newLink(t)
+	if major != pgtest.Major(t) {
+		l = linkOf(t, pgtest.SharedServer(t), pgtest.Start(t, pgtest.OnMajor(major)))
+	}
 	l.both(`CREATE SCHEMA s`, `CREATE TABLE s.t (id int PRIMARY KEY, v text)`)
 	l.onTarget(`CREATE FUNCTION s.f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'`,
 		`CREATE TRIGGER each AFTER INSERT ON s.t FOR EACH ROW EXECUTE FUNCTION s.f()`)

@@ -79,6 +79,9 @@ func gather(ctx context.Context, options apply.Options) (*facts, error) {
 		if f.tables, err = gatherTables(ctx, session.conn, session.server.Role, options.CopyData, f.publisher.published); err != nil {
 			return nil, apply.TargetError(err)
 		}
+		if err = f.gatherCreating(ctx, session.conn); err != nil {
+			return nil, apply.TargetError(err)
+		}
 		if err = f.gatherFiring(ctx, session.conn); err != nil {
 			return nil, apply.TargetError(err)
 		}

@@ -28,6 +28,8 @@ type tableFacts struct {
 	narrower, uncomputed, unfilled, settable []string
 
 	sideEffects []catalog.SideEffect
+	// toCreate is what the role lacks where the table is to be created.
+	toCreate []privilege.Grant
 	// fires is what would answer to changes, where the role may not prevent it.
 	fires []catalog.SideEffect
 }
@@ -159,7 +161,7 @@ func checkTables(f *facts) []Finding {
 // is well.
 func tableQuestions() []func(*facts, *tableFacts) []Finding {
 	return []func(*facts, *tableFacts) []Finding{
-		checkOurSchema, checkColumnLists, checkMismatch, checkTypes, checkIdentityColumns, checkUncomputed, checkUnfilled, checkIdentity, checkPublishedRights, checkRights, checkRowSecurity,
+		checkOurSchema, checkColumnLists, checkMismatch, checkCreating, checkTypes, checkIdentityColumns, checkUncomputed, checkUnfilled, checkIdentity, checkPublishedRights, checkRights, checkRowSecurity,
 		checkFiring, checkSideEffects, checkForeignTriggers, checkDeferrable, checkEquality, checkUnlogged,
 	}
 }
@@ -182,8 +184,8 @@ func checkMismatch(f *facts, t *tableFacts) []Finding {
 	switch {
 	case t.Mismatch == nil || t.Schema == "pgapply":
 		return nil
-	case t.Mismatch.Missing && f.options.CopySchema && !f.begun(t):
-		return ok(t.name(), "the target lacks it: --copy-schema creates it")
+	case f.creates(t):
+		return nil // it is no misfit
 	case t.Mismatch.Missing && f.options.MissingTable == "skip":
 		return warning(t.name(), "create it on the target if its changes are wanted: --missing-table skip leaves them out", "%s", t.Mismatch)
 	}

@@ -169,6 +169,7 @@ func (i *Initialization) plan(ctx context.Context, target *targetSession, publis
 		return nil
 	}
 	i.grant(rights.ForDatabase(options.CopySchema))
+	rights.MayCreate = rights.MayCreate || options.CopySchema // by what was just granted
 	steps, err := state.InitSteps(ctx, target.conn, rights.Role)
 	if err != nil {
 		return apply.TargetError(err)
@@ -188,9 +189,9 @@ func (i *Initialization) plan(ctx context.Context, target *targetSession, publis
 			i.Missing = append(i.Missing, name.Schema+"."+name.Name)
 			if options.CopySchema && !creating[name.Schema] {
 				creating[name.Schema] = true
-				steps, err := creatingIn(ctx, target.conn, name.Schema, rights.Role)
+				steps, err := creatingIn(ctx, target.conn, name.Schema, rights)
 				if err != nil {
-					return err
+					return apply.TargetError(err)
 				}
 				i.grant(steps)
 			}
@@ -205,17 +206,6 @@ func (i *Initialization) plan(ctx context.Context, target *targetSession, publis
 		}
 	}
 	return nil
-}
-
-// creatingIn are the grants for tables that are made in a schema which is there.
-func creatingIn(ctx context.Context, conn *pgx.Conn, schema, role string) ([]privilege.Grant, error) {
-	var lacks bool
-	err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1
-		AND NOT (pg_catalog.has_schema_privilege($2::text::name, oid, 'CREATE') AND pg_catalog.has_schema_privilege($2::text::name, oid, 'USAGE')))`, schema, role).Scan(&lacks)
-	if err != nil || !lacks {
-		return nil, targetErrorOrNil(err)
-	}
-	return []privilege.Grant{privilege.On("USAGE, CREATE", "SCHEMA "+privilege.Quote(schema), role)}, nil
 }
 
 func (i *Initialization) grant(grants []privilege.Grant) {
