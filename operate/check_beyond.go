@@ -2,6 +2,7 @@ package operate
 
 import (
 	"context"
+	"encoding/hex"
 	"fmt"
 	"strconv"
 	"strings"
@@ -30,8 +31,16 @@ func (p *publisherFacts) gatherBeyond(ctx context.Context, conn *source.Conn) er
 	}
 	// A partition comes with its root, or by itself where the publication says so. What
 	// belongs to an extension is the extension's.
+	name, readable := `n.nspname || '.' || c.relname`, func(name []byte) (string, error) { return string(name), nil }
+	if p.encoding == ascii { // whose names may be no text in any encoding
+		name = `pg_catalog.encode(pg_catalog.convert_to(` + name + `, 'SQL_ASCII'), 'hex')`
+		readable = func(name []byte) (string, error) {
+			bytes, err := hex.DecodeString(string(name))
+			return string(bytes), err
+		}
+	}
 	rows, err = conn.Query(ctx, `
-		SELECT n.nspname || '.' || c.relname, c.relkind, c.relpersistence
+		SELECT `+name+`, c.relkind, c.relpersistence
 		FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 		WHERE c.relkind IN ('r', 'p', 'm', 'f') AND c.relpersistence <> 't' AND NOT c.relispartition
 			AND n.nspname <> 'information_schema' AND n.nspname <> 'pgapply' AND n.nspname !~ '^pg_'
@@ -41,7 +50,11 @@ func (p *publisherFacts) gatherBeyond(ctx context.Context, conn *source.Conn) er
 		return fmt.Errorf("look for what the publisher does not replicate: %w", err)
 	}
 	for _, row := range rows {
-		name, kind, persistence := strings.ToValidUTF8(string(row[0]), "?"), string(row[1]), string(row[2])
+		full, err := readable(row[0])
+		if err != nil {
+			return fmt.Errorf("look for what the publisher does not replicate: %w", err)
+		}
+		name, kind, persistence := strings.ToValidUTF8(full, "?"), string(row[1]), string(row[2])
 		switch {
 		case kind == "m":
 			p.beyond.views = append(p.beyond.views, name)
@@ -49,7 +62,7 @@ func (p *publisherFacts) gatherBeyond(ctx context.Context, conn *source.Conn) er
 			p.beyond.foreign = append(p.beyond.foreign, name)
 		case persistence == "u":
 			p.beyond.unlogged = append(p.beyond.unlogged, name)
-		case !published[string(row[0])]:
+		case !published[full]:
 			p.beyond.unpublished = append(p.beyond.unpublished, name)
 		}
 	}

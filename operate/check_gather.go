@@ -7,6 +7,7 @@ import (
 
 	"pgapply/apply"
 	"pgapply/apply/tablesync"
+	"pgapply/internal/source"
 )
 
 // facts are what the questions of a check look at, read once from both ends.
@@ -72,7 +73,11 @@ func gather(ctx context.Context, options apply.Options) (*facts, error) {
 		return f, nil
 	}
 	defer closeSource(conn)
-	if f.publisher, err = gatherPublisher(ctx, conn, identity, f); err != nil {
+	if f.publisher, err = gatherPublisher(ctx, conn, identity, f); source.ClassOf(err) == source.Configuration {
+		f.publisher, f.publisherErr = nil, apply.SourceError(err) // as a start would say
+		return f, nil
+	}
+	if err != nil {
 		return nil, apply.SourceError(err)
 	}
 	if f.target != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -55,6 +56,23 @@ func (s *Store) RecordConflict(ctx context.Context, c conflict.Conflict) (id int
 // would be taken for the session's.
 func fromBytes(parameter string) string {
 	return "pg_catalog.convert_from(" + parameter + "::bytea, pg_catalog.getdatabaseencoding())"
+}
+
+// toText selects text as bytes of UTF-8. A database in SQL_ASCII knows no encoding, and
+// gives what it has, which text would be refused for: [readable] makes text of either.
+func toText(expression string) string {
+	return "pg_catalog.convert_to(" + expression + ", CASE pg_catalog.getdatabaseencoding() WHEN 'SQL_ASCII' THEN 'SQL_ASCII' ELSE 'UTF8' END)"
+}
+
+// readable is text for people and for JSON: what is not UTF-8 is replaced.
+func readable(text []byte) string { return strings.ToValidUTF8(string(text), "\uFFFD") }
+
+// readableJSON is a JSON value, nil for NULL.
+func readableJSON(value []byte) json.RawMessage {
+	if value == nil {
+		return nil
+	}
+	return json.RawMessage(readable(value))
 }
 
 // orNull makes NULL of the JSON value null.
@@ -116,8 +134,8 @@ func (s *Store) Conflict(ctx context.Context, id int64) (*RecordedConflict, erro
 		if err != nil {
 			return nil, err
 		}
-		recorded.ReplicaIdentity, recorded.RemoteTuple = identity, tuple
-		return &recorded, json.Unmarshal(local, &recorded.Local)
+		recorded.ReplicaIdentity, recorded.RemoteTuple = readableJSON(identity), readableJSON(tuple)
+		return &recorded, json.Unmarshal(readableJSON(local), &recorded.Local)
 	}, conflictValues+` WHERE subscription = $1 AND id = $2`, id)
 	if err != nil || len(found) == 0 {
 		return nil, err
@@ -137,9 +155,9 @@ func (s *Store) RecentConflicts(ctx context.Context, limit int) ([]RecordedConfl
 		if err != nil {
 			return recorded, err
 		}
-		recorded.ReplicaIdentity, recorded.RemoteTuple = identity, tuple
+		recorded.ReplicaIdentity, recorded.RemoteTuple = readableJSON(identity), readableJSON(tuple)
 		if local != nil {
-			err = json.Unmarshal(local, &recorded.Local)
+			err = json.Unmarshal(readableJSON(local), &recorded.Local)
 		}
 		return recorded, err
 	}, plainColumns+short("replica_identity")+short("remote_tuple")+short("local_conflicts")+
@@ -148,28 +166,30 @@ func (s *Store) RecentConflicts(ctx context.Context, limit int) ([]RecordedConfl
 
 // short selects a column of JSON as text, or NULL where it is long.
 func short(column string) string {
-	return fmt.Sprintf(", CASE WHEN pg_catalog.octet_length(%[1]s::text) <= %[2]d THEN %[1]s::text END", column, mostValues)
+	return fmt.Sprintf(", CASE WHEN pg_catalog.octet_length(%[1]s::text) <= %[2]d THEN %[3]s END", column, mostValues, toText(column+"::text"))
 }
 
-const (
-	plainColumns = `SELECT id, at, schemaname, relname, conflict_type, remote_xid, remote_commit_lsn::text, remote_commit_ts,
-		coalesce(remote_origin, ''), coalesce(operation, ''), coalesce(policy, ''), resolution`
+var (
+	plainColumns = `SELECT id, at, ` + toText("schemaname") + `, ` + toText("relname") + `, conflict_type, remote_xid, remote_commit_lsn::text, remote_commit_ts,
+		` + toText("coalesce(remote_origin, '')") + `, coalesce(operation, ''), coalesce(policy, ''), resolution`
 	conflictColumns = plainColumns + ` FROM pgapply.conflict`
-	conflictValues  = plainColumns + `, replica_identity::text, remote_tuple::text, local_conflicts::text FROM pgapply.conflict`
+	conflictValues  = plainColumns + `, ` + toText("replica_identity::text") + `, ` + toText("remote_tuple::text") + `, ` + toText("local_conflicts::text") + ` FROM pgapply.conflict`
 )
 
 // scanConflict reads plainColumns, and what follows them into values.
 func scanConflict(row pgx.CollectableRow, values ...any) (recorded RecordedConflict, err error) {
+	var schema, table, origin []byte
 	var xid int64
 	var finish string
 	var committed *time.Time
 	err = row.Scan(append([]any{
-		&recorded.ID, &recorded.At, &recorded.Schema, &recorded.Table, &recorded.Type, &xid, &finish, &committed,
-		&recorded.RemoteOrigin, &recorded.Operation, &recorded.Policy, &recorded.Resolution,
+		&recorded.ID, &recorded.At, &schema, &table, &recorded.Type, &xid, &finish, &committed,
+		&origin, &recorded.Operation, &recorded.Policy, &recorded.Resolution,
 	}, values...)...)
 	if err != nil {
 		return recorded, err
 	}
+	recorded.Schema, recorded.Table, recorded.RemoteOrigin = readable(schema), readable(table), readable(origin)
 	recorded.RemoteXID = uint32(xid)
 	if committed != nil {
 		recorded.RemoteTime = *committed

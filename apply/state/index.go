@@ -47,8 +47,11 @@ func (s *Store) DeferredIndexes(ctx context.Context) ([]DeferredIndex, error) {
 
 // WaitingIndexes lists all of them for people to read, as index and table.
 func (s *Store) WaitingIndexes(ctx context.Context) ([]string, error) {
-	return rows(ctx, s, "list the indexes that wait for the end of a copy", pgx.RowTo[string],
-		`SELECT pg_catalog.format('%I of %I.%I', index_name, schema_name, table_name) FROM pgapply.deferred_index WHERE subscription = $1
+	return rows(ctx, s, "list the indexes that wait for the end of a copy", func(row pgx.CollectableRow) (string, error) {
+		text, err := pgx.RowTo[[]byte](row)
+		return readable(text), err
+	},
+		`SELECT `+toText("pg_catalog.format('%I of %I.%I', index_name, schema_name, table_name)")+` FROM pgapply.deferred_index WHERE subscription = $1
 		ORDER BY schema_name, table_name, index_name`)
 }
 

@@ -101,16 +101,16 @@ func (s *Store) RegisterTables(ctx context.Context, tables []Table) error {
 func (s *Store) Tables(ctx context.Context) ([]Table, error) {
 	return rows(ctx, s, "list the tables", func(row pgx.CollectableRow) (Table, error) {
 		var table Table
-		var schema, name []byte
+		var schema, name, text []byte
 		var state, position string
-		err := row.Scan(&schema, &name, &table.Text, &state, &position, &table.RowsCopied, &table.BytesCopied, &table.CopySeconds, &table.LastError, &table.Existing)
+		err := row.Scan(&schema, &name, &text, &state, &position, &table.RowsCopied, &table.BytesCopied, &table.CopySeconds, &table.LastError, &table.Existing)
 		if err != nil {
 			return table, err
 		}
-		table.Schema, table.Name, table.State = string(schema), string(name), TableState(state[0])
+		table.Schema, table.Name, table.Text, table.State = string(schema), string(name), readable(text), TableState(state[0])
 		table.StateLSN, err = lsn.Parse(position)
 		return table, err
 	}, `SELECT pg_catalog.convert_to(schema_name, pg_catalog.getdatabaseencoding()), pg_catalog.convert_to(table_name, pg_catalog.getdatabaseencoding()),
-			pg_catalog.format('%I.%I', schema_name, table_name), state::text, coalesce(state_lsn, '0/0')::text, rows_copied, bytes_copied, copy_seconds, coalesce(last_error, ''), existing_rows
+			`+toText("pg_catalog.format('%I.%I', schema_name, table_name)")+`, state::text, coalesce(state_lsn, '0/0')::text, rows_copied, bytes_copied, copy_seconds, coalesce(last_error, ''), existing_rows
 		FROM pgapply.subscription_table WHERE subscription = $1 ORDER BY schema_name, table_name`)
 }

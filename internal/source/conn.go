@@ -132,6 +132,9 @@ func (c *Conn) Identify(ctx context.Context) (Identity, error) {
 	}, nil
 }
 
+// SQLSTATEs of text that is none in an encoding, and of text that another one lacks.
+const invalidText, untranslatable = "22021", "22P05"
+
 // Query runs one statement and returns the rows of its last result: rows of
 // columns in text form, nil for NULL. Names must be qualified with their schema,
 // since search_path is empty. When ctx ends first, the connection is lost.
@@ -140,6 +143,12 @@ func (c *Conn) Query(ctx context.Context, sql string) ([][][]byte, error) {
 		return nil, errors.New("query the publisher: the connection streams")
 	}
 	results, err := c.pg.Exec(ctx, sql).ReadAll()
+	if refusal, ok := errors.AsType[*pgconn.PgError](err); ok && (refusal.Code == invalidText || refusal.Code == untranslatable) {
+		// Nothing but catalogs is queried.
+		return nil, &ConfigurationError{
+			Reason: "a name on the publisher cannot be said in this session's encoding: rename it there, in a session with client_encoding = SQL_ASCII", Err: err,
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
