@@ -20,6 +20,7 @@ type plan struct {
 	flags   []string
 	early   bool // the load begins before pgapply does, which copies tables under it
 	far     bool // the target is far away
+	hasty   bool // pgapply gives up a silent target soon
 	writers int
 	steps   []step
 }
@@ -95,6 +96,9 @@ func drawPlan(seed uint64, steps, major int) plan {
 			s.fault.draw(random, &s)
 		}
 		p.steps = append(p.steps, s)
+	}
+	if p.hasty = one(2); p.hasty {
+		p.flags = append(p.flags, "--target-timeout=1s")
 	}
 	return p
 }

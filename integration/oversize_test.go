@@ -43,7 +43,8 @@ func TestRowsBeyondMemory(t *testing.T) {
 			l.streams(p)
 			began := time.Now()
 			for _, change := range []string{
-				fmt.Sprintf(`INSERT INTO t SELECT g, 1, repeat(chr(96 + g), %d) FROM generate_series(1, 2) g`, size),
+				fmt.Sprintf(`INSERT INTO t VALUES (1, 1, repeat('a', %d))`, size),
+				fmt.Sprintf(`INSERT INTO t VALUES (2, 1, repeat('b', %d))`, size),
 				fmt.Sprintf(`UPDATE t SET v = repeat('x', %d) WHERE id = 1`, size),
 				`UPDATE t SET n = 2`,
 				`DELETE FROM t WHERE id = 2`,

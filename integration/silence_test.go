@@ -66,6 +66,30 @@ func TestSilentTarget(t *testing.T) {
 	}
 }
 
+// TestSilentTargetWhileCopying: the same while tables are copied, whose sessions wait for the
+// target meanwhile.
+func TestSilentTargetWhileCopying(t *testing.T) {
+	t.Parallel()
+	l := newLink(t)
+	l.both(`CREATE TABLE t (id int PRIMARY KEY)`)
+	l.onSource(`CREATE PUBLICATION p FOR TABLE t`, `INSERT INTO t SELECT generate_series(1, 1000)`)
+	l.onTarget(`CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NEW; END $$`,
+		`CREATE TRIGGER wait BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION wait()`, `ALTER TABLE t ENABLE ALWAYS TRIGGER wait`)
+	lock := session(t, l.target)
+	lock(`BEGIN; SELECT pg_advisory_xact_lock(1)`)
+	proxy, through := l.proxied()
+	l.launch(l.options(through, impatient, func(o *apply.Options) { o.CopyData = true }))
+	pgtest.WaitFor(t, l.target, `SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'advisory' AND objid = 1 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`, "1")
+	proxy.Do(faultnet.Action{Verb: faultnet.Mute, All: true})
+	l.failure("the target has not answered for", "its session waits for us")
+	lock(`ROLLBACK`)
+	pgtest.WaitFor(t, l.target, `SELECT string_agg(state::text, '') FROM pgapply.subscription_table`, "r")
+	l.onSource(`INSERT INTO t VALUES (1001)`)
+	l.catchUp()
+	l.same(`SELECT count(*), sum(id) FROM t`)
+	l.stop()
+}
+
 // freezeSessions stops the processes that serve the link on the target.
 func (l *link) freezeSessions() (pids []int) {
 	l.t.Helper()

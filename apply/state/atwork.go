@@ -22,7 +22,7 @@ func AtWork(ctx context.Context, uri, passfile, name string, pid uint32) (bool, 
 	if err != nil {
 		return false, err
 	}
-	config.RuntimeParams["application_name"] = "pgapply:" + name + ":look"
+	config.RuntimeParams["application_name"] = "pgapply:" + name + ":probe"
 	var works bool
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err == nil {
