@@ -48,9 +48,10 @@ func (s *Stream) step(ctx, patient context.Context) error {
 		case !s.ordinary(e):
 			return s.single(ctx, patient, e)
 		}
-		s.forming = newGroup(e.transaction)
+		s.forming = newGroup(e)
 	}
 	s.grow()
+	s.gather(ctx)
 	return s.move(patient)
 }
 

@@ -1,7 +1,10 @@
 package stream
 
 import (
+	"context"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -30,7 +33,7 @@ func transaction(end lsn.LSN, change ...func(*txn.Transaction)) event {
 	return event{transaction: t, position: end}
 }
 
-func TestGather(t *testing.T) {
+func TestGrow(t *testing.T) {
 	roomy := Limits{Transactions: 100, Rows: 100, Bytes: 1 << 20, Age: time.Second}
 	streamed := func(t *txn.Transaction) { t.Streamed = true }
 	prepared := func(t *txn.Transaction) { t.Kind = txn.Prepare }
@@ -59,7 +62,7 @@ func TestGather(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := waiting(c.limits, c.end, c.events...)
-			s.forming = newGroup(c.first.transaction)
+			s.forming = newGroup(c.first)
 			s.grow()
 			group := s.forming.transactions
 			require.Len(t, group, c.size)
@@ -72,6 +75,66 @@ func TestGather(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestGather: a group waits for more for as long as the publisher is behind and has more.
+func TestGather(t *testing.T) {
+	const step = gatherTime/10 + time.Microsecond
+	late := func(end lsn.LSN) event {
+		e := transaction(end)
+		e.late = true
+		return e
+	}
+	for _, c := range []struct {
+		name   string
+		most   int
+		first  event
+		events []event // one after each step
+		size   int
+		takes  time.Duration
+	}{
+		{"not late", 100, transaction(10), []event{late(20)}, 1, 0},
+		{"late, and nothing more comes", 100, late(10), nil, 1, gatherTime},
+		{"late", 100, late(10), []event{late(20), late(30)}, 3, gatherTime},
+		{"the publisher catches up", 100, late(10), []event{late(20), transaction(30), late(40)}, 3, 2 * step},
+		{"the publisher has no more", 100, late(10), []event{late(20), {position: 25}, late(30)}, 2, 2 * step},
+		{"full", 3, late(10), []event{late(20), late(30), late(40), late(50)}, 3, 3 * step},
+		{"too much for the time", 100, late(10), []event{
+			late(1), late(2), late(3), late(4), late(5), late(6), late(7), late(8), late(9), late(10), late(11), late(12),
+		}, 10, gatherTime},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := New(Options{Limits: Limits{Transactions: c.most, Rows: 100, Bytes: 1 << 20, Age: time.Second}})
+				began := time.Now()
+				var reader sync.WaitGroup
+				defer reader.Wait()
+				reader.Go(func() {
+					for _, e := range c.events {
+						time.Sleep(step)
+						s.events <- e
+						s.tellEnough(e)
+					}
+				})
+				s.forming = newGroup(c.first)
+				s.grow()
+				s.gather(t.Context())
+				require.Equal(t, c.takes, time.Since(began))
+				require.Len(t, s.forming.transactions, c.size)
+			})
+		})
+	}
+	t.Run("stopped", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := New(Options{Limits: Limits{Transactions: 100, Rows: 100, Bytes: 1 << 20, Age: time.Second}})
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			began := time.Now()
+			s.forming = newGroup(late(10))
+			s.gather(ctx)
+			require.Zero(t, time.Since(began))
+		})
+	})
 }
 
 // TestProgressBeforeRun: whoever has the stream may ask at once.

@@ -2,6 +2,7 @@ package stream
 
 import (
 	"context"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -32,6 +33,9 @@ type group struct {
 	size         int64
 	// closed: it does not grow any more.
 	closed bool
+	// late says that of its last transaction, and since is when it began.
+	late  bool
+	since time.Time
 	// keepalive is the last one that came behind its transactions, and counts after them.
 	keepalive event
 	// tables are what its keys rest on.
@@ -40,10 +44,11 @@ type group struct {
 	ahead *ahead
 }
 
-func newGroup(first *txn.Transaction) *group {
+func newGroup(e event) *group {
+	first := e.transaction
 	return &group{
 		transactions: []*txn.Transaction{first}, rows: first.Len(), size: first.Bytes(),
-		keepalive: event{complete: first.Sequence},
+		late: e.late, since: time.Now(), keepalive: event{complete: first.Sequence},
 	}
 }
 
@@ -79,10 +84,55 @@ func (s *Stream) grow() {
 			s.held, g.closed = &e, true
 			return
 		}
+		g.late = e.late
 		g.transactions = append(g.transactions, e.transaction)
 		g.rows += e.transaction.Len()
 		g.size += e.transaction.Bytes()
 		g.keepalive.complete = e.transaction.Sequence
+	}
+}
+
+// lateAfter is how old a commit is that is late, and gatherTime for how long a group of
+// such may wait for more.
+const (
+	lateAfter  = time.Second
+	gatherTime = 20 * time.Millisecond
+)
+
+// gather waits for more of the group that forms, where the publisher is far behind: what
+// it decodes in that time comes at once, the end of a group costs as much as some hundred
+// rows, and a moment more makes no difference to who waits for the last change. A keepalive
+// is the publisher's word that there is no more. Nothing else may be waiting for its turn.
+func (s *Stream) gather(ctx context.Context) {
+	g := s.forming
+	worth := func() bool { return g.late && !g.closed && g.keepalive.position == 0 }
+	if !worth() || len(s.inLine) > 0 {
+		return
+	}
+	end := time.NewTimer(time.Until(g.since.Add(gatherTime)))
+	defer end.Stop()
+	for worth() {
+		select {
+		case <-s.enough:
+		case <-end.C:
+			s.grow()
+			return
+		case <-ctx.Done():
+			return
+		}
+		s.grow()
+	}
+}
+
+// tellEnough ends the wait of a group that gathers, now that the event is in the queue.
+// Whoever waits for single transactions would be woken for each of them.
+func (s *Stream) tellEnough(e event) {
+	if e.late && len(s.events) < s.options.Limits.Transactions {
+		return
+	}
+	select {
+	case s.enough <- struct{}{}:
+	default:
 	}
 }
 

@@ -130,6 +130,8 @@ type Stream struct {
 	order     order // belongs to the reader
 	tracker   *origin.Tracker
 	events    chan event
+	// enough says that a group that gathers need not wait any longer.
+	enough chan struct{}
 	// held is an event that was taken from the queue and has to wait.
 	held   *event
 	urgent chan struct{}
@@ -177,6 +179,8 @@ type event struct {
 	ahead *ahead
 	// complete counts the transactions up to here.
 	complete uint64
+	// late: the publisher sent the transaction a long time after its commit.
+	late bool
 	// position up to which the publisher had nothing else for us.
 	position lsn.LSN
 	// urgent: the publisher waits for an answer.
@@ -192,6 +196,7 @@ func New(options Options) *Stream {
 		options: options,
 		tracker: origin.NewTracker(options.Resume, options.Recorded),
 		events:  make(chan event, queueLength),
+		enough:  make(chan struct{}, 1),
 		urgent:  make(chan struct{}, 1),
 		open:    make(map[*txn.Open]*ahead),
 		line:    parallel.NewLine(1+len(options.Workers), mostKeys),
@@ -372,6 +377,7 @@ func (s *Stream) read(ctx context.Context) error {
 		s.received(e)
 		select {
 		case s.events <- e:
+			s.tellEnough(e)
 		case <-ctx.Done():
 			s.forgo(e)
 			return ctx.Err()
@@ -395,6 +401,7 @@ func (s *Stream) take(frame source.Frame) (e event, some bool, err error) {
 		return event{}, false, err
 	}
 	e = event{transaction: t, ahead: s.takeAhead(t), position: t.EndLSN, complete: s.assembler.Completed()}
+	e.late = frame.ServerTime.Sub(t.Time.Time()) >= lateAfter
 	if err := s.order.transaction(t, frame.WALStart); err != nil {
 		s.forgo(e)
 		return event{}, false, err
