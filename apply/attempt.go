@@ -19,7 +19,6 @@ import (
 	"pgapply/internal/lsn"
 	"pgapply/internal/source"
 	"pgapply/internal/spool"
-	"pgapply/origin"
 )
 
 // waitPause is how often something that somebody else holds is tried again.
@@ -35,9 +34,25 @@ type attempt struct {
 	// files is the spool.
 	files *spool.Dir
 
-	publisher *source.Conn
-	identity  source.Identity
-	session   *target.Session
+	// found is what there was of the state at the first look, nil where an earlier attempt
+	// has looked.
+	found *state.Found
+	// publisher looks around; feed, unless nil, is connected already for the stream.
+	publisher, feed *source.Conn
+	identity        source.Identity
+	// seen is what the publisher said while the target was asked other things.
+	seen struct {
+		identity source.Identity
+		slot     *source.Slot
+	}
+	// subscription is its row as of the beginning; nil where there is none, or where this
+	// start has changed it or its tables since. tables, origins and prepared are as they
+	// were last read.
+	subscription *state.Subscription
+	tables       []state.Table
+	origins      []state.FoundOrigin
+	prepared     []state.Prepared
+	session      *target.Session
 	// workers are further sessions, see stream.Options.
 	workers []*target.Session
 	// epoch is what this runner's sessions write under.
@@ -51,8 +66,7 @@ type attempt struct {
 	snapshot *snapshot
 	// tablesVersion is that of the state's tables when they were read.
 	tablesVersion int64
-	// origin is the name of the session's replication origin, progress what it holds.
-	origin   string
+	// progress is where the first session's transactions end.
 	progress lsn.LSN
 	// known is the newest position that the target can prove: everything that
 	// committed before it is applied.
@@ -64,27 +78,38 @@ type attempt struct {
 }
 
 func (a *attempt) run(ctx context.Context) error {
-	for _, step := range []func(context.Context) error{
-		a.openSpool, a.refuseTarget, a.settleTerms, a.enabled, a.connectPublisher, a.refuseSource, a.refuseFiringFirst, a.refuseSlot, a.refuseTables, a.lock, a.enabled, a.fence,
-		a.createTables, a.openSession, a.settleSlot, a.copyFirst, a.makeLeftIndexes, a.openWorkers, a.joinTables, a.refuseFiring, a.settleSet, a.passOver, a.warnOfSideEffects,
-	} {
-		if err := step(ctx); err != nil {
-			return err
-		}
+	a.member = newMembers(a.log)
+	if a.options.AutoRefresh {
+		a.member.unknown = a.meets
+	}
+	start := inTurn(
+		a.openSpool, a.refuseTarget, a.enabled,
+		together(inTurn(a.look, a.settleTerms), inTurn(a.connectPublisher, a.refuseSource)),
+		a.refuseFiringFirst, a.refuseSlot, a.refuseTables, a.lock, a.fence, a.enabled, a.createTables,
+		together(a.readState, a.openSessions, a.askPublisher, a.connectAhead), a.watchSessions,
+		a.settleSlot, a.copyFirst, a.openSessions, a.watchSessions,
+		together(a.acquireOthers, inTurn(a.makeLeftIndexes, a.joinTables, a.refuseFiring, a.settleSet, a.passOver, a.warnOfSideEffects)),
+	)
+	if err := start(ctx); err != nil {
+		return err
 	}
 	return a.unlessUndone(ctx, a.stream(ctx))
 }
 
 func (a *attempt) close() {
-	if a.session != nil {
+	if a.release != nil {
 		a.release()
+	}
+	if a.session != nil {
 		a.session.Close()
 	}
 	for _, worker := range a.workers {
 		worker.Close()
 	}
-	if a.publisher != nil {
-		_ = a.publisher.Close() // it is of no further use either way
+	for _, publisher := range []*source.Conn{a.publisher, a.feed} {
+		if publisher != nil {
+			_ = publisher.Close() // it is of no further use either way
+		}
 	}
 	a.snapshot.close()
 	a.closeSpool()
@@ -105,8 +130,11 @@ func (a *attempt) ends() *Ends {
 
 // connectPublisher opens the session that looks around and makes the slot. Only the
 // stream's own has the subscription's name: synchronous_standby_names goes by that.
-func (a *attempt) connectPublisher(ctx context.Context) error {
-	if err := a.connectAs(ctx, a.options.Name+":start"); err != nil {
+func (a *attempt) connectPublisher(ctx context.Context) (err error) {
+	if a.publisher, err = a.dial(ctx, a.options.Name+":start"); err != nil {
+		return err
+	}
+	if err := a.identify(ctx); err != nil {
 		return err
 	}
 	if followed := a.engine.followed; followed.SystemID != "" {
@@ -115,11 +143,7 @@ func (a *attempt) connectPublisher(ctx context.Context) error {
 	return nil
 }
 
-func (a *attempt) connectAs(ctx context.Context, applicationName string) error {
-	var err error
-	if a.publisher, err = a.dial(ctx, applicationName); err != nil {
-		return err
-	}
+func (a *attempt) identify(ctx context.Context) (err error) {
 	if a.identity, err = a.publisher.Identify(ctx); err != nil {
 		return SourceError(err)
 	}
@@ -167,6 +191,14 @@ func (a *attempt) refuseSource(ctx context.Context) error {
 			`the publisher's database %q has no publication "%s"`, a.identity.Database, strings.Join(missing, `", "`))
 	}
 	return nil
+}
+
+// look sees what there is of the state, before anything is made of it.
+func (a *attempt) look(ctx context.Context) (err error) {
+	if a.control.store == nil {
+		a.found, err = state.Look(ctx, a.control.conn, a.options.Name)
+	}
+	return targetErrorOrNil(err)
 }
 
 func targetErrorOrNil(err error) error {
@@ -235,6 +267,7 @@ func (a *attempt) enabled(ctx context.Context) error {
 			if subscription != nil {
 				a.skip = subscription.SkipLSN
 			}
+			a.subscription = subscription
 			return nil
 		}
 		if !said {
@@ -248,28 +281,41 @@ func (a *attempt) enabled(ctx context.Context) error {
 	}
 }
 
-// openSession opens the apply session and takes its origin, which fences off any
-// earlier backend that might still write.
-func (a *attempt) openSession(ctx context.Context) error {
-	a.origin = a.originOf(0)
-	a.member = newMembers(a.log)
-	if a.options.AutoRefresh {
-		a.member.unknown = a.meets
+// openSessions opens the sessions that apply, side by side. As long as tables are to be
+// copied before the stream, the first one does: there is nothing to apply, and the target
+// has the copy's own sessions to bear. Each enters the fence, which keeps off any earlier
+// backend that might still write.
+func (a *attempt) openSessions(ctx context.Context) error {
+	first, behind := 0, a.sessions()
+	if a.session != nil {
+		first = 1 + len(a.workers)
+	} else if !a.resumes() {
+		behind = 1
 	}
-	if _, err := a.readMembers(ctx); err != nil {
-		return err
+	sessions := make([]*target.Session, max(0, behind-first))
+	opening, failed := errgroup.WithContext(ctx)
+	for i := range sessions {
+		opening.Go(func() (err error) {
+			sessions[i], err = a.openWorker(failed, first+i)
+			return err
+		})
 	}
-	var err error
-	if a.session, err = a.openWorker(ctx, 0); err != nil {
-		return err
+	err := opening.Wait()
+	for i, session := range sessions {
+		switch {
+		case session == nil:
+		case first+i == 0:
+			a.session = session
+		default:
+			a.workers = append(a.workers, session)
+		}
 	}
-	a.watchSessions(ctx)
-	return nil
+	return err
 }
 
 // watchSessions closes the sessions when ctx ends, until a stream has its own way to
 // stop: their calls take no context, and a target that falls silent must not hold us.
-func (a *attempt) watchSessions(ctx context.Context) {
+func (a *attempt) watchSessions(ctx context.Context) error {
 	if a.release != nil {
 		a.release()
 	}
@@ -279,40 +325,6 @@ func (a *attempt) watchSessions(ctx context.Context) {
 			session.Close()
 		}
 	})
-}
-
-func (a *attempt) originOf(worker int) string {
-	return origin.Name(a.options.Name, a.control.target.DatabaseOID, worker)
-}
-
-// openWorkers opens the sessions that apply ahead of their turn, side by side: each takes
-// a dozen round trips.
-func (a *attempt) openWorkers(ctx context.Context) error {
-	workers := make([]*target.Session, a.sessions()-1)
-	opening, failed := errgroup.WithContext(ctx)
-	for i := range workers {
-		opening.Go(func() (err error) {
-			workers[i], err = a.openWorker(failed, i+1)
-			return err
-		})
-	}
-	err := opening.Wait()
-	for _, worker := range workers {
-		if worker != nil {
-			a.workers = append(a.workers, worker)
-		}
-	}
-	a.watchSessions(ctx)
-	if err != nil {
-		return err
-	}
-	// One after the other: where the target has no room for all, a later start with fewer
-	// needs those of the first, and the target keeps the place of each that was ever used.
-	for i, worker := range a.workers {
-		if _, err := a.acquire(ctx, worker, a.originOf(i+1)); err != nil {
-			return err
-		}
-	}
 	return nil
 }
 
@@ -360,66 +372,6 @@ func (a *attempt) writerFence() target.Fence {
 	return target.Fence{Class: key.Class, Object: key.Object, Epoch: a.epoch}
 }
 
-// acquireOrigin makes the origin the first session's own and reads the progress.
-func (a *attempt) acquireOrigin(ctx context.Context) (err error) {
-	if err := a.makeOrigins(ctx); err != nil {
-		return err
-	}
-	a.progress, err = a.acquire(ctx, a.session, a.origin)
-	return err
-}
-
-// acquire makes an origin a session's own, and all origins of the subscription known to
-// it.
-func (a *attempt) acquire(ctx context.Context, session *target.Session, name string) (progress lsn.LSN, err error) {
-	return a.acquireFrom(ctx, session, name, a.known, a.wait)
-}
-
-// acquireFrom is acquire for one that is known to stand at floor.
-func (a *attempt) acquireFrom(ctx context.Context, session *target.Session, name string, floor lsn.LSN,
-	wait func(context.Context, func() (string, error)) error,
-) (progress lsn.LSN, err error) {
-	if !a.stamped() {
-		progress, err = session.Resume(floor)
-		return progress, targetErrorOrNil(err)
-	}
-	recorded, err := a.control.store.Origins(ctx)
-	if err != nil {
-		return 0, TargetError(err)
-	}
-	names, err := origin.Names(session)
-	if err != nil {
-		return 0, TargetError(err)
-	}
-	// The number of one that was dropped may have become another's.
-	ours := target.Ours{UnstampedUntil: a.unstampedUntil}
-	for _, known := range recorded {
-		if name, exists := names[known.ID]; !exists || name == known.Name {
-			ours.Origins = append(ours.Origins, known.ID)
-		}
-	}
-	err = wait(ctx, func() (string, error) {
-		var err error
-		progress, err = session.AcquireOrigin(name, ours, floor)
-		if held, ok := errors.AsType[*origin.HeldError](err); ok {
-			return held.Error(), nil
-		}
-		return "", err
-	})
-	if full, ok := errors.AsType[*origin.LimitError](err); ok {
-		return 0, refused(fmt.Sprintf("raise %s on the target and restart it, drop origins that nobody needs any more, or run with fewer --workers", a.originLimit()), "%s", full.Error())
-	}
-	return progress, targetErrorOrNil(err)
-}
-
-// originLimit names the target's setting.
-func (a *attempt) originLimit() string {
-	if a.control.target.Version >= 18_00_00 {
-		return "max_active_replication_origins"
-	}
-	return "max_replication_slots"
-}
-
 // stream runs the stream, with a heartbeat beside it.
 func (a *attempt) stream(ctx context.Context) error {
 	feed, err := a.openStream(ctx)
@@ -440,9 +392,11 @@ func (a *attempt) stream(ctx context.Context) error {
 		State:       a.recorder(),
 		Log:         a.log,
 	})
-	if err := a.control.store.SetError(ctx, "", ""); err != nil {
-		_ = feed.Close()
-		return TargetError(err)
+	if a.subscription.LastError != "" {
+		if err := a.control.store.SetError(ctx, "", ""); err != nil {
+			_ = feed.Close()
+			return TargetError(err)
+		}
 	}
 	a.engine.streamed, a.engine.displaced, a.engine.followed = true, false, recorded(a.identity)
 	a.engine.running(s)

@@ -102,7 +102,7 @@ func (a *attempt) catchUp(ctx context.Context, slot string, from, to lsn.LSN) (r
 		return 0, err
 	}
 	defer release()
-	progress, err := a.acquireFrom(ctx, session, origin.CopyName(a.options.Name, a.control.target.DatabaseOID, 0), from, a.waitBeside)
+	progress, err := a.acquire(ctx, session, origin.CopyName(a.options.Name, a.control.target.DatabaseOID, 0), from, a.waitBeside)
 	if err != nil {
 		return 0, err
 	}

@@ -54,12 +54,12 @@ func (e *Engine) connectControl(ctx context.Context) (*control, error) {
 	return c, nil
 }
 
-// open creates or migrates the state.
-func (c *control) open() error {
+// open creates or migrates the state, of which found is what there is.
+func (c *control) open(found *state.Found) error {
 	if c.store != nil {
 		return nil
 	}
-	store, err := state.Open(c.ctx, c.conn, c.engine.options.Name)
+	store, err := found.Open(c.ctx)
 	if err != nil {
 		return TargetError(err)
 	}
@@ -73,9 +73,6 @@ func (c *control) reign() error {
 	host, _ := os.Hostname() // for people to read; empty will do
 	runner := state.Runner{PID: os.Getpid(), Host: host, Version: c.engine.options.Version}
 	if err := c.store.StartRunner(c.ctx, runner); err != nil {
-		return TargetError(err)
-	}
-	if err := c.store.Listen(c.ctx); err != nil {
 		return TargetError(err)
 	}
 	c.tasks.Go(c.beat)
@@ -118,13 +115,6 @@ func (c *control) beat() {
 	var swept int64
 	for {
 		c.engine.turned()
-		if time.Since(prunedAt) >= prunePause {
-			deleted, err := c.store.Prune(c.ctx, c.engine.options.ConflictRetention)
-			c.note(err)
-			if deleted < state.PruneLimit {
-				prunedAt = time.Now()
-			}
-		}
 		status := c.engine.Status()
 		if status.Transactions != swept && time.Since(sweptAt) >= sweepPause {
 			c.note(c.store.PruneProgress(c.ctx))
@@ -142,6 +132,13 @@ func (c *control) beat() {
 		case <-c.engine.moved:
 		case <-c.ctx.Done():
 			return
+		}
+		if time.Since(prunedAt) >= prunePause {
+			deleted, err := c.store.Prune(c.ctx, c.engine.options.ConflictRetention)
+			c.note(err)
+			if deleted < state.PruneLimit {
+				prunedAt = time.Now()
+			}
 		}
 	}
 }

@@ -16,16 +16,23 @@ import (
 // left out, and one of another type misread. The session that has looked around lives on
 // until the stream has the slot, which nobody can move from then on, and sees where it is.
 func (a *attempt) openStream(ctx context.Context) (*source.Stream, error) {
+	if a.feed == nil {
+		if err := a.connectFeed(ctx); err != nil {
+			return nil, err
+		}
+	}
 	looked, before := a.publisher, recorded(a.identity)
-	a.publisher = nil
+	a.publisher, a.feed = a.feed, nil
 	defer func() { _ = looked.Close() }() // it is of no further use either way
-	err := a.connectAs(ctx, a.options.Name)
-	alone := isFull(err)
+	alone := a.publisher == nil
 	if alone { // a publisher without room for two walsenders is not looked at once more
 		_ = looked.Close()
-		err = a.connectAs(ctx, a.options.Name)
+		var err error
+		if a.publisher, err = a.dial(ctx, a.options.Name); err != nil {
+			return nil, err
+		}
 	}
-	if err != nil {
+	if err := a.identify(ctx); err != nil {
 		return nil, err
 	}
 	if recorded(a.identity) != before {
@@ -49,6 +56,23 @@ func (a *attempt) openStream(ctx context.Context) (*source.Stream, error) {
 		return nil, err
 	}
 	return feed, nil
+}
+
+// connectAhead is connectFeed while other things are done that take as long, unless that may
+// be hours: as for the copy with which a subscription begins.
+func (a *attempt) connectAhead(ctx context.Context) error {
+	if !a.resumes() {
+		return nil
+	}
+	return a.connectFeed(ctx)
+}
+
+// connectFeed opens the session for the stream, unless the publisher has no room for two.
+func (a *attempt) connectFeed(ctx context.Context) (err error) {
+	if a.feed, err = a.dial(ctx, a.options.Name); isFull(err) {
+		return nil
+	}
+	return err
 }
 
 // isFull tells that a server has no room for another session.

@@ -84,6 +84,14 @@ func (m *members) takesPart(table state.Table) bool {
 	return m.known[table.Member] == state.TableReady
 }
 
+// knows tells whether a table belongs to the subscription.
+func (m *members) knows(table state.Table) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	_, known := m.known[table.Member]
+	return known
+}
+
 // set says which tables there are.
 func (m *members) set(tables []state.Table) {
 	m.mu.Lock()
@@ -160,6 +168,7 @@ func (a *attempt) readMembers(ctx context.Context) ([]state.Table, error) {
 	if err != nil {
 		return nil, TargetError(err)
 	}
+	a.tables = tables
 	a.member.set(tables)
 	a.engine.mu.Lock()
 	defer a.engine.mu.Unlock()
@@ -179,11 +188,12 @@ func (a *attempt) joinTables(ctx context.Context) error {
 	} else if err != nil {
 		return SourceError(err)
 	}
-	if err := a.control.store.RegisterTables(ctx, wanted); err != nil {
-		return TargetError(err)
+	wanted = slices.DeleteFunc(wanted, a.member.knows)
+	if len(wanted) == 0 {
+		return nil
 	}
-	_, err = a.readMembers(ctx)
-	return err
+	a.subscription = nil
+	return targetErrorOrNil(a.control.store.RegisterTables(ctx, wanted))
 }
 
 // wantedTables are those that are published now and that the options do not leave out,

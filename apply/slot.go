@@ -4,13 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"reflect"
+	"slices"
 
 	"go.uber.org/zap"
 
 	"pgapply/apply/state"
 	"pgapply/internal/lsn"
 	"pgapply/internal/source"
-	"pgapply/origin"
 )
 
 // settleSlot makes slot, origin and state agree, or refuses. Afterwards the origin
@@ -20,24 +21,15 @@ import (
 // names the slot before it exists, and only a slot that the state calls "creating"
 // is ever dropped and made again.
 func (a *attempt) settleSlot(ctx context.Context) error {
-	subscription, err := a.control.store.Subscription(ctx)
-	if err != nil {
-		return TargetError(err)
-	}
-	// Once more: an earlier runner may have acknowledged what the publisher has written since.
-	if a.identity, err = a.publisher.Identify(ctx); err != nil {
-		return SourceError(err)
-	}
-	slot, err := a.publisher.Slot(ctx, a.options.SlotName())
-	if err != nil {
-		return SourceError(err)
-	}
+	subscription, slot := a.subscription, a.seen.slot
+	a.identity = a.seen.identity
 	switch {
 	case subscription == nil && a.engine.streamed:
 		return a.ends().LostState()
 	case subscription == nil:
 		return a.begin(ctx, slot, false)
 	case subscription.SlotState == state.SlotCreating:
+		a.subscription = nil
 		if err := a.dropInterrupted(ctx, subscription.SlotName); err != nil {
 			return err
 		}
@@ -46,14 +38,41 @@ func (a *attempt) settleSlot(ctx context.Context) error {
 	return a.resume(ctx, subscription, slot)
 }
 
+// resumes tells whether the subscription has its slot already.
+func (a *attempt) resumes() bool {
+	return a.subscription != nil && a.subscription.SlotState != state.SlotCreating
+}
+
+// readState reads what the state and the target have of a subscription that goes on.
+func (a *attempt) readState(ctx context.Context) error {
+	if _, err := a.readMembers(ctx); err != nil || !a.resumes() {
+		return err
+	}
+	if err := a.findOrigins(ctx); err != nil {
+		return err
+	}
+	var err error
+	a.prepared, err = a.control.store.Prepared(ctx, a.preparedPrefix())
+	return targetErrorOrNil(err)
+}
+
+// askPublisher asks once more where the publisher is: an earlier runner may have
+// acknowledged what it has written since.
+func (a *attempt) askPublisher(ctx context.Context) (err error) {
+	if a.seen.identity, err = a.publisher.Identify(ctx); err == nil {
+		a.seen.slot, err = a.publisher.Slot(ctx, a.options.SlotName())
+	}
+	if err != nil {
+		return SourceError(err)
+	}
+	return nil
+}
+
 // refuseSlot looks at the slot of a subscription that nothing is known of before
 // anything is created for it.
 func (a *attempt) refuseSlot(ctx context.Context) error {
-	if a.control.store != nil {
-		return nil // an earlier attempt has looked
-	}
-	if _, err := state.OpenExisting(ctx, a.control.conn, a.options.Name); !errors.Is(err, state.ErrNoSchema) {
-		return nil // settleSlot sees the state, or openState says what is wrong with it
+	if a.found == nil || a.found.Exists {
+		return nil // settleSlot sees the state, or an earlier attempt has looked
 	}
 	if a.engine.streamed {
 		return a.ends().LostState()
@@ -147,7 +166,7 @@ func (a *attempt) begin(ctx context.Context, slot *source.Slot, ours bool) error
 		}
 		a.known = slot.ConfirmedFlush
 		a.log.Info("adopted the slot", zap.String("slot", slot.Name), zap.Stringer("at", a.known))
-		if err := a.acquireOrigin(ctx); err != nil {
+		if err := a.acquireFirst(ctx); err != nil {
 			return err
 		}
 		if err := a.settleTwoPhase(ctx, slot); err != nil {
@@ -194,7 +213,7 @@ func (a *attempt) begin(ctx context.Context, slot *source.Slot, ours bool) error
 	}
 	a.engine.phase(state.Starting, "")
 	a.known = created.ConsistentPoint
-	return a.acquireOrigin(ctx)
+	return a.acquireFirst(ctx)
 }
 
 // createSlot makes a slot, and tells what that waits for.
@@ -208,86 +227,6 @@ func (a *attempt) createSlot(ctx context.Context, publisher *source.Conn, option
 	return created, err
 }
 
-// newOrigin makes the origin anew: a left-over of the same name holds a position
-// that means nothing to the slot that is about to exist.
-func (a *attempt) newOrigin(ctx context.Context) error {
-	if !a.stamped() {
-		return targetErrorOrNil(a.control.store.ForgetProgress(ctx))
-	}
-	if err := a.control.store.RegisterOrigin(ctx, state.Origin{Name: a.origin}); err != nil {
-		return TargetError(err)
-	}
-	for _, name := range a.positionedOrigins() {
-		if err := origin.Drop(a.session, name); err != nil {
-			return TargetError(err)
-		}
-	}
-	if err := a.control.store.ForgetProgress(ctx); err != nil {
-		return TargetError(err)
-	}
-	return targetErrorOrNil(a.control.store.MakeOrigin(ctx, state.Origin{Name: a.origin}))
-}
-
-// dropStrangers drops origins of our names that the state does not know: what an earlier
-// subscription has left holds a position that means nothing to this one.
-func (a *attempt) dropStrangers(ctx context.Context) error {
-	ours, err := a.livingOrigins(ctx)
-	if err != nil {
-		return err
-	}
-	for _, name := range a.positionedOrigins() {
-		if ours[name] {
-			continue
-		}
-		if err := origin.Drop(a.session, name); err != nil {
-			return TargetError(err)
-		}
-	}
-	return nil
-}
-
-// positionedOrigins are the names of those whose position counts: the first one's, and the copies'.
-func (a *attempt) positionedOrigins() []string {
-	list := []string{a.origin}
-	for job := range a.options.TableJobs {
-		list = append(list, origin.CopyName(a.options.Name, a.control.target.DatabaseOID, job))
-	}
-	return list
-}
-
-// settleProgress proves that the progress is where it was, or moves it: the table has it
-// in either case.
-func (a *attempt) settleProgress(ctx context.Context, subscription *state.Subscription) error {
-	a.unstampedUntil = subscription.UnstampedUntil
-	place := a.control.terms.Progress
-	if place == subscription.ProgressIn {
-		if place == state.InTable {
-			return nil
-		}
-		return a.sameOrigin(ctx)
-	}
-	if place == state.InOrigins {
-		if err := a.dropStrangers(ctx); err != nil {
-			return err
-		}
-		if err := a.control.store.MakeOrigin(ctx, state.Origin{Name: a.origin}); err != nil {
-			return TargetError(err)
-		}
-		a.log.Info("transactions are stamped with replication origins from now on; rows from before count as our own")
-	} else {
-		a.log.Warn("transactions are not stamped with replication origins any more", zap.String("progress", a.options.Progress))
-	}
-	if err := a.control.store.SetProgressIn(ctx, place); err != nil {
-		return TargetError(err)
-	}
-	now, err := a.control.store.Subscription(ctx)
-	if err != nil {
-		return TargetError(err)
-	}
-	a.unstampedUntil = now.UnstampedUntil
-	return nil
-}
-
 // resume goes on with a subscription that has a slot. Whatever makes it doubtful
 // that the slot continues where the target stands is refused.
 func (a *attempt) resume(ctx context.Context, subscription *state.Subscription, slot *source.Slot) error {
@@ -298,16 +237,14 @@ func (a *attempt) resume(ctx context.Context, subscription *state.Subscription, 
 		return err
 	}
 	a.known = max(subscription.AckLSN, subscription.ConsistentPoint)
-	if err := a.acquireOrigin(ctx); err != nil {
+	if err := a.acquireFirst(ctx); err != nil {
 		return err
 	}
-	held, err := a.held(ctx, subscription)
+	known, err := a.ends().Known(subscription, slot, a.progress, a.held())
 	if err != nil {
 		return err
 	}
-	if a.known, err = a.ends().Known(subscription, slot, a.progress, held); err != nil {
-		return err
-	}
+	a.known = known
 	if err := a.settleTwoPhase(ctx, slot); err != nil {
 		return err
 	}
@@ -319,23 +256,15 @@ func (a *attempt) resume(ctx context.Context, subscription *state.Subscription, 
 
 // held is up to where the target has rows of the publisher beside what is applied: of
 // prepared transactions and of copies.
-func (a *attempt) held(ctx context.Context, subscription *state.Subscription) (lsn.LSN, error) {
-	held := subscription.SyncLSN
-	tables, err := a.control.store.Tables(ctx)
-	if err != nil {
-		return 0, TargetError(err)
+func (a *attempt) held() lsn.LSN {
+	held := a.subscription.SyncLSN
+	for i := range a.tables {
+		held = max(held, a.tables[i].StateLSN)
 	}
-	for i := range tables {
-		held = max(held, tables[i].StateLSN)
-	}
-	prepared, err := a.control.store.Prepared(ctx, a.preparedPrefix())
-	if err != nil {
-		return 0, TargetError(err)
-	}
-	for _, p := range prepared {
+	for _, p := range a.prepared {
 		held = max(held, p.Finish)
 	}
-	return held, nil
+	return held
 }
 
 // recorded is a publisher as the state keeps it.
@@ -344,62 +273,6 @@ func recorded(identity source.Identity) state.Source {
 		SystemID: identity.SystemID, Timeline: identity.Timeline, History: identity.History.String(),
 		Database: identity.Database, InRecovery: identity.InRecovery,
 	}
-}
-
-// makeOrigins makes the origins of the workers and of the copying sessions, unless they
-// are there: a session is told once which rows are ours, also of those that are copied
-// later. They are kept, since rows carry their numbers.
-func (a *attempt) makeOrigins(ctx context.Context) error {
-	if !a.stamped() {
-		return nil
-	}
-	var wanted []state.Origin
-	for worker := 1; worker < a.sessions(); worker++ {
-		wanted = append(wanted, state.Origin{Name: a.originOf(worker), Worker: worker})
-	}
-	for job := range a.options.TableJobs {
-		wanted = append(wanted, state.Origin{Name: origin.CopyName(a.options.Name, a.control.target.DatabaseOID, job), Worker: -1 - job})
-	}
-	ours, err := a.livingOrigins(ctx)
-	if err != nil {
-		return err
-	}
-	for _, made := range wanted {
-		if ours[made.Name] {
-			continue
-		}
-		if err := a.control.store.MakeOrigin(ctx, made); err != nil {
-			return TargetError(err)
-		}
-	}
-	return nil
-}
-
-// livingOrigins are the recorded ones that exist: the number of one that was dropped may
-// have become another's.
-func (a *attempt) livingOrigins(ctx context.Context) (map[string]bool, error) {
-	recorded, err := a.control.store.Origins(ctx)
-	if err != nil {
-		return nil, TargetError(err)
-	}
-	names, err := origin.Names(a.session)
-	if err != nil {
-		return nil, TargetError(err)
-	}
-	living := make(map[string]bool, len(recorded))
-	for _, o := range recorded {
-		living[o.Name] = names[o.ID] == o.Name
-	}
-	return living, nil
-}
-
-// sameOrigin proves that the origin is the one whose progress the slot goes with.
-func (a *attempt) sameOrigin(ctx context.Context) error {
-	ours, err := a.livingOrigins(ctx)
-	if err == nil && !ours[a.origin] {
-		return a.ends().LostOrigin(a.origin)
-	}
-	return err
 }
 
 // takeOver records settings that differ from the last start's.
@@ -418,6 +291,9 @@ func (a *attempt) takeOver(ctx context.Context, subscription *state.Subscription
 	if err != nil {
 		return err
 	}
+	if slices.Equal(subscription.Publications, a.options.Publications) && sameJSON(subscription.Settings, settings) {
+		return nil
+	}
 	return targetErrorOrNil(a.control.store.SetSettings(ctx, a.options.Publications, settings))
 }
 
@@ -430,4 +306,10 @@ func (a *attempt) settings() map[string]any {
 		"progress": a.options.Progress, "fire_triggers": a.options.FireTriggers,
 		"on_error": a.options.OnError, "max_group_transactions": a.options.MaxGroup.Transactions,
 	}
+}
+
+// sameJSON tells whether two texts say the same: the target has its own way to write them.
+func sameJSON(a, b []byte) bool {
+	var first, second any
+	return json.Unmarshal(a, &first) == nil && json.Unmarshal(b, &second) == nil && reflect.DeepEqual(first, second)
 }

@@ -49,19 +49,25 @@ func (o *Options) syncSlotName() string {
 // handed over to the stream, and others begin again. Whatever keeps it from that does not
 // hold up the stream: syncTables goes on with the set.
 func (a *attempt) settleSet(ctx context.Context) error {
-	subscription, err := a.control.store.Subscription(ctx)
-	if err != nil {
-		return TargetError(err)
+	if a.subscription == nil {
+		var err error
+		if a.subscription, err = a.control.store.Subscription(ctx); err != nil {
+			return TargetError(err)
+		}
+		// After the row: whoever changes them tells us by that.
+		if _, err := a.readMembers(ctx); err != nil {
+			return err
+		}
 	}
+	subscription, tables := a.subscription, a.tables
 	a.tablesVersion = subscription.TablesVersion
-	tables, err := a.readMembers(ctx)
-	if err != nil {
-		return err
-	}
 	if a.member.ready() {
 		a.engine.whole.Clear()
 	}
 	copied := inState(tables, state.TableFinishedCopy, state.TableSyncDone)
+	if len(copied) == 0 && len(inState(tables, state.TableDataSync)) == 0 && subscription.SyncSlot == "" {
+		return nil // nothing is left of one
+	}
 	if len(copied) == 0 {
 		return a.abandonSet(ctx, subscription.SyncSlot)
 	}

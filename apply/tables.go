@@ -14,24 +14,15 @@ import (
 	"pgapply/internal/source"
 )
 
-// begins tells whether nothing is known of the subscription yet.
-func (a *attempt) begins(ctx context.Context) (bool, error) {
-	if a.control.store != nil {
-		return false, nil // an earlier attempt has looked
-	}
-	known, err := state.Known(ctx, a.control.conn, a.options.Name)
-	return err == nil && !known, nil //nolint:nilerr // openState will say what is wrong
-}
+// begins tells whether nothing was known of the subscription when an attempt first looked.
+func (a *attempt) begins() bool { return a.found != nil && !a.found.Known }
 
 // refuseTables refuses to begin with tables that cannot be copied: that the target lacks,
 // that lack columns there, or that have rows. It comes before anything is changed on
 // either end.
 func (a *attempt) refuseTables(ctx context.Context) error {
-	if !a.options.CopyData {
+	if !a.options.CopyData || !a.begins() {
 		return nil
-	}
-	if begins, err := a.begins(ctx); err != nil || !begins {
-		return err
 	}
 	if err := a.refuseMisfits(ctx); err != nil {
 		return err

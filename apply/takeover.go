@@ -28,7 +28,7 @@ func (a *attempt) lock(ctx context.Context) error {
 	if a.control.locked {
 		return nil
 	}
-	if err := a.control.open(); err != nil {
+	if err := a.control.open(a.found); err != nil {
 		return err
 	}
 	var seen *sighting

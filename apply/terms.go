@@ -96,11 +96,7 @@ func (a *attempt) settleTerms(ctx context.Context) error {
 	if err != nil {
 		return TargetError(err)
 	}
-	recorded, err := state.ReadProgressIn(ctx, a.control.conn, a.options.Name)
-	if err != nil {
-		return TargetError(err)
-	}
-	terms, err := a.options.Terms(rights, recorded)
+	terms, err := a.options.Terms(rights, a.found.ProgressIn)
 	if err != nil {
 		return err
 	}

@@ -100,9 +100,9 @@ func TestPlainRole(t *testing.T) {
 				if !prepares {
 					break
 				}
-				l.onSource(`BEGIN; UPDATE c SET v = 'prepared' WHERE id = 1; PREPARE TRANSACTION 'g'`)
+				l.onSource(`BEGIN; UPDATE c SET v = 'prepared' WHERE id = 1; PREPARE TRANSACTION '` + l.name + `'`) // such names are the server's
 				pgtest.WaitFor(t, l.target, `SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database()`, "1")
-				l.onSource(end + ` 'g'`)
+				l.onSource(end + ` '` + l.name + `'`)
 				pgtest.WaitFor(t, l.target, `SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database()`, "0")
 			}
 			administrator.onTarget(`DELETE FROM c WHERE id = 2`, `UPDATE c SET id = 0 WHERE id = 3`)

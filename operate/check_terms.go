@@ -23,9 +23,9 @@ func (f *targetFacts) gatherTerms(ctx context.Context, session *targetSession, o
 	if err := f.rights.TryFunctions(ctx, session.conn); err != nil {
 		return err
 	}
-	recorded, err := state.ReadProgressIn(ctx, session.conn, options.Name)
-	if err != nil {
-		recorded = "" // gatherState says so
+	var recorded state.ProgressIn
+	if found, err := state.Look(ctx, session.conn, options.Name); err == nil { // else gatherState says so
+		recorded = found.ProgressIn
 	}
 	f.terms, f.termsErr = options.Terms(f.rights, recorded)
 	f.sessionErr = trySession(ctx, options, !f.rights.Quiet)

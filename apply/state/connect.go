@@ -24,6 +24,8 @@ func controlSettings() map[string]string {
 		"datestyle":                           "ISO",
 		"intervalstyle":                       "postgres",
 		"client_min_messages":                 "warning",
+		"bytea_output":                        "hex",
+		"extra_float_digits":                  "3",
 		"statement_timeout":                   "0",
 		"lock_timeout":                        "0",
 		"idle_in_transaction_session_timeout": "0",
@@ -77,6 +79,8 @@ func controlConfig(uri, passfile, name string) (*pgx.ConnConfig, error) {
 		return nil, err
 	}
 	config.DialFunc = conninfo.Attend(conninfo.KeepAlive(config.DialFunc))
+	// Most statements come once or twice: to prepare them would cost a round trip each.
+	config.DefaultQueryExecMode = pgx.QueryExecModeExec
 	config.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
 		return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: cancelGrace}
 	}

@@ -69,7 +69,8 @@ func (s *Store) localFlush(ctx context.Context) (local, flushed lsn.LSN, synchro
 	err = s.mu.conn.QueryRow(ctx, `
 		SELECT coalesce((SELECT pg_catalog.max(local_lsn) FROM pg_catalog.pg_show_replication_origin_status() JOIN pgapply.origin ON external_id = origin_name
 		                 WHERE subscription = $1), '0/0')::text,
-		       pg_catalog.pg_current_wal_flush_lsn()::text, pg_catalog.current_setting('synchronous_standby_names') <> ''`, s.name).
+		       pg_catalog.pg_current_wal_flush_lsn()::text, pg_catalog.current_setting('synchronous_standby_names') <> ''`,
+		pgx.QueryExecModeCacheStatement, s.name). // it is asked often
 		Scan(&localText, &flushedText, &synchronous)
 	if err != nil {
 		return 0, 0, false, err

@@ -28,7 +28,7 @@ func InitSteps(ctx context.Context, conn *pgx.Conn, role string) ([]string, erro
 	case owner == role:
 		return openSteps(ctx, conn, role)
 	}
-	if err := checkOwnersFor(ctx, conn, role); err != nil {
+	if err := ownerError(conn.QueryRow(ctx, foreignOwnerSQL, role)); err != nil {
 		return nil, err
 	}
 	return grantSteps(ctx, conn, role)

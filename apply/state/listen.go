@@ -49,18 +49,11 @@ func (s *Store) breakOff() {
 	}
 }
 
-// Listen asks the target for the notifications of [Channel].
-func (s *Store) Listen(ctx context.Context) error {
-	s.lock()
-	defer s.mu.Unlock()
-	if _, err := s.mu.conn.Exec(ctx, `LISTEN `+Channel); err != nil {
-		return s.failed(ctx, "listen for commands", err)
-	}
-	return nil
-}
+// listenSQL asks the target for the notifications of [Channel].
+const listenSQL = `LISTEN ` + Channel
 
 // Notified calls told whenever the subscription's runner was told something since
-// [Store.Listen], until ctx ends, and returns nil then. Other methods may be called
+// [Store.StartRunner], until ctx ends, and returns nil then. Other methods may be called
 // meanwhile; told must not block, since they wait for it. The error is that of a lost
 // session. Only one Notified runs at a time.
 func (s *Store) Notified(ctx context.Context, told func()) error {

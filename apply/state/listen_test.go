@@ -15,7 +15,7 @@ import (
 // hear starts to listen. The returned function waits for the end, which cancel brings.
 func hear(t *testing.T, store *Store, told func()) (cancel func(), ended func() error) {
 	t.Helper()
-	require.NoError(t, store.Listen(t.Context()))
+	require.NoError(t, store.StartRunner(t.Context(), Runner{PID: 1, Host: "here"}))
 	ctx, cancel := context.WithCancel(t.Context())
 	var err error
 	done := make(chan struct{})

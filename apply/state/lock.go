@@ -72,14 +72,11 @@ func (s *Store) TryLock(ctx context.Context) (*Holder, error) {
 	}
 	key := s.RunnerLock()
 	for {
-		if err := s.mu.conn.QueryRow(ctx, `SELECT pg_catalog.pg_try_advisory_lock($1, $2)`, key.Class, key.Object).
-			Scan(&s.mu.locked); err != nil {
-			return nil, s.failed(ctx, "take the runner lock", err)
+		err := s.tryLock(ctx, key)
+		if err != nil {
+			return nil, errors.Join(err, s.unlock(ctx))
 		}
 		if s.mu.locked {
-			if err := s.confirmSchema(ctx); err != nil {
-				return nil, errors.Join(err, s.unlock(ctx))
-			}
 			return nil, nil
 		}
 		holders, err := s.holders(ctx, key)
@@ -113,17 +110,25 @@ func (s *Store) unlock(ctx context.Context) error {
 	return nil
 }
 
-// confirmSchema proves that the schema whose OID is in the lock's key is still
-// there, and stays: the last cleanup, which may have dropped it meanwhile, locks
-// table version before it looks for runner locks. s.mu is held.
-func (s *Store) confirmSchema(ctx context.Context) error {
+// tryLock takes the lock if it is free, and proves then that the schema whose OID is in
+// the lock's key is still there, and stays: the last cleanup, which may have dropped it
+// meanwhile, locks table version before it looks for runner locks. s.mu is held.
+func (s *Store) tryLock(ctx context.Context, key LockKey) error {
 	var current uint32
-	err := s.mu.conn.QueryRow(ctx, `SELECT n.oid FROM pgapply.version, pg_catalog.pg_namespace n WHERE n.nspname = 'pgapply'`).Scan(&current)
-	if err != nil {
-		return s.failed(ctx, "confirm the runner lock", err)
-	}
-	if current != s.schema {
-		return fmt.Errorf("confirm the runner lock (subscription %q): schema pgapply was dropped and made again: %w", s.name, ErrNoSchema)
+	var version int
+	var both pgx.Batch
+	both.Queue(`SELECT pg_catalog.pg_try_advisory_lock($1, $2)`, key.Class, key.Object).
+		QueryRow(func(row pgx.Row) error { return row.Scan(&s.mu.locked) })
+	both.Queue(`SELECT n.oid, v.version FROM pgapply.version v, pg_catalog.pg_namespace n WHERE n.nspname = 'pgapply'`).
+		QueryRow(func(row pgx.Row) error { return row.Scan(&current, &version) })
+	err := s.mu.conn.SendBatch(ctx, &both).Close()
+	switch {
+	case err != nil:
+		return s.failed(ctx, "take the runner lock", err)
+	case current != s.schema:
+		return fmt.Errorf("take the runner lock (subscription %q): schema pgapply was dropped and made again: %w", s.name, ErrNoSchema)
+	case version != Version(): // whoever had the lock may have upgraded it
+		return &VersionError{Have: version, Want: Version()}
 	}
 	return nil
 }

@@ -34,29 +34,40 @@ func (s *Store) RegisterOrigin(ctx context.Context, origin Origin) error {
 	return err
 }
 
-// MakeOrigin creates an origin unless it exists, and records it.
+// MakeOrigin creates an origin unless it exists, and records it: both or neither.
 func (s *Store) MakeOrigin(ctx context.Context, origin Origin) error {
-	if err := s.RegisterOrigin(ctx, origin); err != nil {
-		return err
-	}
 	doing := fmt.Sprintf("create replication origin %q", origin.Name)
-	found, err := rows(ctx, s, doing, pgx.RowTo[uint32],
-		`SELECT roident FROM pg_catalog.pg_replication_origin WHERE roname = $2 AND $1::text IS NOT NULL`, origin.Name)
-	if err == nil && len(found) == 0 {
-		found, err = rows(ctx, s, doing, pgx.RowTo[uint32],
-			`SELECT pg_catalog.pg_replication_origin_create($2) WHERE $1::text IS NOT NULL`, origin.Name)
+	touched, err := s.exec(ctx, doing, `
+		INSERT INTO pgapply.origin AS o (subscription, origin_name, roident, worker)
+		SELECT $1::text, $2::text, coalesce((SELECT roident FROM pg_catalog.pg_replication_origin WHERE roname = $2), pg_catalog.pg_replication_origin_create($2)), $3::int4
+		WHERE NOT EXISTS (SELECT FROM pgapply.origin WHERE origin_name = $2 AND subscription <> $1)
+		ON CONFLICT (origin_name) DO UPDATE SET roident = EXCLUDED.roident, worker = EXCLUDED.worker`, origin.Name, origin.Worker)
+	if err == nil && touched == 0 {
+		return fmt.Errorf("%s: it belongs to another subscription", doing)
 	}
-	if err != nil {
-		return err
-	}
-	origin.ID = found[0]
-	return s.RegisterOrigin(ctx, origin)
+	return err
 }
 
 // Origins lists the origins of the subscription in the order of their workers.
 func (s *Store) Origins(ctx context.Context) ([]Origin, error) {
 	return rows(ctx, s, "list the replication origins", pgx.RowToStructByPos[Origin],
 		`SELECT origin_name, coalesce(roident, 0::oid), worker FROM pgapply.origin WHERE subscription = $1 ORDER BY worker, origin_name`)
+}
+
+// FoundOrigin is a recorded origin as the target has it.
+type FoundOrigin struct {
+	Origin
+	// Exists: the target's origin of that number has that name. Replaced: it has another
+	// name, since ours was dropped and the number given anew.
+	Exists, Replaced bool
+}
+
+// FindOrigins is [Store.Origins] with a look at the target's own list of origins.
+func (s *Store) FindOrigins(ctx context.Context) ([]FoundOrigin, error) {
+	return rows(ctx, s, "look for the replication origins", pgx.RowToStructByPos[FoundOrigin],
+		`SELECT o.origin_name, coalesce(o.roident, 0::oid), o.worker, coalesce(r.roname = o.origin_name, false), coalesce(r.roname <> o.origin_name, false)
+		FROM pgapply.origin o LEFT JOIN pg_catalog.pg_replication_origin r ON r.roident = o.roident
+		WHERE subscription = $1 ORDER BY worker, origin_name`)
 }
 
 // ForgetOrigin takes an origin off the list, after it was dropped.

@@ -40,12 +40,9 @@ func ListPrepared(ctx context.Context, conn *pgx.Conn, prefix string) ([]Prepare
 
 // Prepared is [ListPrepared] for who has a store.
 func (s *Store) Prepared(ctx context.Context, prefix string) ([]Prepared, error) {
-	var found []Prepared
-	err := s.transaction(ctx, "look for prepared transactions", func(tx pgx.Tx) (err error) {
-		found, err = ListPrepared(ctx, tx.Conn(), prefix)
-		return err
-	})
-	return found, err
+	s.lock()
+	defer s.mu.Unlock()
+	return ListPrepared(ctx, s.mu.conn, prefix)
 }
 
 // CommittedByHand lists the names of prepared transactions that are committed on the

@@ -29,22 +29,24 @@ type Runner struct {
 	Status *Status
 }
 
-// StartRunner puts this process into the runner row, in place of any other. The
-// caller holds the runner lock. From runner it takes PID, Host and Version.
+// StartRunner puts this process into the runner row, in place of any other, and asks the
+// target for what [Store.Notified] hears. The caller holds the runner lock. From runner it
+// takes PID, Host and Version.
 func (s *Store) StartRunner(ctx context.Context, runner Runner) error {
-	var startedAt []time.Time
-	startedAt, err := rows(ctx, s, "record the runner", pgx.RowTo[time.Time], `
+	s.lock()
+	defer s.mu.Unlock()
+	var both pgx.Batch
+	both.Queue(listenSQL)
+	both.Queue(`
 		INSERT INTO pgapply.runner (subscription, pid, host, version, started_at, heartbeat)
 		VALUES ($1, $2, $3, $4, pg_catalog.clock_timestamp(), pg_catalog.clock_timestamp())
 		ON CONFLICT (subscription) DO UPDATE SET (pid, host, version, started_at, heartbeat, last_error, last_error_hint, status)
 			= ROW (EXCLUDED.pid, EXCLUDED.host, EXCLUDED.version, EXCLUDED.started_at, EXCLUDED.heartbeat, NULL, NULL, NULL)
-		RETURNING started_at`, runner.PID, runner.Host, runner.Version)
-	if err != nil {
-		return err
+		RETURNING started_at`, s.name, runner.PID, runner.Host, runner.Version).
+		QueryRow(func(row pgx.Row) error { return row.Scan(&runner.StartedAt) })
+	if err := s.mu.conn.SendBatch(ctx, &both).Close(); err != nil {
+		return s.failed(ctx, "record the runner", err)
 	}
-	runner.StartedAt = startedAt[0]
-	s.lock()
-	defer s.mu.Unlock()
 	s.mu.runner = &runner
 	return nil
 }

@@ -2,7 +2,6 @@ package state
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -199,32 +198,28 @@ const migrationLock = int64(0x0070676170706c79)
 // and creates it where it is missing. It is safe to be called by several
 // sessions at once.
 func migrate(ctx context.Context, conn *pgx.Conn, steps []string) error {
-	have, err := installedVersion(ctx, conn)
-	if err == nil && have == len(steps) {
-		return nil
-	}
-	if err != nil && !errors.Is(err, ErrNoSchema) {
-		return err
-	}
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `SELECT pg_catalog.pg_advisory_xact_lock($1)`, migrationLock); err != nil {
 			return fmt.Errorf("wait for others who set up schema pgapply: %w", err)
 		}
 		// Again, now that nobody else can change it.
-		have, err := installedVersion(ctx, tx)
-		switch {
-		case errors.Is(err, ErrNoSchema):
-			have = 0
-		case err != nil:
+		var found Found
+		if err := found.look(ctx, tx); err != nil {
 			return err
-		case have > len(steps):
+		}
+		have := found.version
+		if have > len(steps) {
 			return &VersionError{Have: have, Want: len(steps)}
 		}
 		if have == len(steps) {
 			return nil
 		}
-		if err := createSchema(ctx, tx); err != nil {
-			return err
+		// Asked first: CREATE SCHEMA IF NOT EXISTS wants the privilege to create even where
+		// an administrator has made the schema ahead of time.
+		if found.schema == 0 {
+			if _, err := tx.Exec(ctx, `CREATE SCHEMA pgapply`); err != nil {
+				return fmt.Errorf("create schema pgapply: %w", err)
+			}
 		}
 		for n := have; n < len(steps); n++ {
 			if _, err := tx.Exec(ctx, steps[n], pgx.QueryExecModeSimpleProtocol); err != nil {
@@ -243,83 +238,8 @@ func recordVersionSQL(version int) string {
 	ON CONFLICT ((true)) DO UPDATE SET version = EXCLUDED.version, migrated_at = EXCLUDED.migrated_at`, version)
 }
 
-// createSchema asks first: CREATE SCHEMA IF NOT EXISTS wants the privilege to
-// create even where an administrator has made the schema ahead of time.
-func createSchema(ctx context.Context, tx pgx.Tx) error {
-	oid, err := schemaOID(ctx, tx)
-	if err != nil || oid != 0 {
-		return err
-	}
-	if _, err := tx.Exec(ctx, `CREATE SCHEMA pgapply`); err != nil {
-		return fmt.Errorf("create schema pgapply: %w", err)
-	}
-	return nil
-}
-
 // querier is what a connection and a transaction have in common.
 type querier interface {
 	QueryRow(ctx context.Context, sql string, arguments ...any) pgx.Row
-}
-
-// schemaOID is 0 where the schema does not exist.
-func schemaOID(ctx context.Context, q querier) (oid uint32, err error) {
-	err = q.QueryRow(ctx, `SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = 'pgapply'`).Scan(&oid)
-	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		return 0, fmt.Errorf("look for schema pgapply: %w", err)
-	}
-	return oid, nil
-}
-
-// installedVersion returns ErrNoSchema where there is no schema, or nothing of
-// ours in it.
-func installedVersion(ctx context.Context, q querier) (version int, err error) {
-	if err := checkOwners(ctx, q); err != nil {
-		return 0, err
-	}
-	var exists bool
-	err = q.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_catalog.pg_class
-		WHERE relname = 'version' AND relnamespace = (SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = 'pgapply'))`).Scan(&exists)
-	if err != nil {
-		return 0, fmt.Errorf("look for schema pgapply: %w", err)
-	}
-	if !exists {
-		return 0, ErrNoSchema
-	}
-	err = q.QueryRow(ctx, `SELECT version FROM pgapply.version`).Scan(&version)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return 0, errors.New("table pgapply.version on the target is empty: restore its row or drop schema pgapply")
-	}
-	if err != nil {
-		return 0, fmt.Errorf("read the version of schema pgapply: %w", err)
-	}
-	return version, nil
-}
-
-// checkOwners refuses a schema that somebody with fewer rights has prepared for
-// us. Trusted are roles that may act as ours anyway (administrators among them)
-// and, unless we are a superuser, the owner of the database.
-func checkOwners(ctx context.Context, q querier) error { return checkOwnersFor(ctx, q, "") }
-
-// checkOwnersFor is checkOwners for another role; empty means the session's.
-func checkOwnersFor(ctx context.Context, q querier, role string) error {
-	var object, owner string
-	err := q.QueryRow(ctx, `
-		SELECT o.object, pg_catalog.pg_get_userbyid(o.owner), me.rolname
-		FROM (SELECT 'schema pgapply', nspowner FROM pg_catalog.pg_namespace WHERE nspname = 'pgapply'
-		      UNION ALL
-		      SELECT 'relation pgapply.' || relname, relowner FROM pg_catalog.pg_class
-		      WHERE relnamespace = (SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = 'pgapply')
-		        AND relkind <> 't') AS o (object, owner),
-		     pg_catalog.pg_database d, pg_catalog.pg_roles me
-		WHERE d.datname = pg_catalog.current_database() AND me.rolname = coalesce(nullif($1, ''), current_user)
-		  AND NOT pg_catalog.pg_has_role(o.owner, me.oid, 'MEMBER')
-		  AND (me.rolsuper OR o.owner <> d.datdba)
-		ORDER BY o.object DESC LIMIT 1`, role).Scan(&object, &owner, &role)
-	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		return nil
-	case err != nil:
-		return fmt.Errorf("look at the owner of schema pgapply: %w", err)
-	}
-	return &OwnerError{Object: object, Owner: owner, Role: role}
+	SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchResults
 }

@@ -93,9 +93,9 @@ func TestMigrationFromVersion1(t *testing.T) {
 		_, err = OpenExisting(t.Context(), conn, "orders")
 		require.Equal(t, &VersionError{Have: 1, Want: Version()}, err, "one who only looks changes nothing")
 		for name, is := range map[string]bool{"orders": true, "others": false} {
-			known, err := Known(t.Context(), conn, name)
+			found, err := Look(t.Context(), conn, name)
 			require.NoError(t, err)
-			require.Equal(t, is, known, name)
+			require.Equal(t, is, found.Known, name)
 		}
 		store := open(t, uri, "orders")
 		sub, err := store.Subscription(t.Context())

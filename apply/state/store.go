@@ -41,40 +41,27 @@ type Store struct {
 // *[PrivilegeError] when the role may not create or use it, *[OwnerError] when
 // it belongs to a role that cannot be trusted.
 func Open(ctx context.Context, conn *pgx.Conn, name string) (*Store, error) {
-	s := newStore(conn, name)
-	if err := migrate(ctx, conn, migrations()); err != nil {
-		return nil, s.explain(ctx, err)
+	found, err := Look(ctx, conn, name)
+	if err != nil {
+		return nil, err
 	}
-	return s, s.attach(ctx)
+	return found.Open(ctx)
 }
 
 // OpenExisting is Open for those who only look: it changes nothing. In addition
 // to the errors of Open it returns [ErrNoSchema], and a *[VersionError] when the
 // schema is older than this program.
 func OpenExisting(ctx context.Context, conn *pgx.Conn, name string) (*Store, error) {
-	s := newStore(conn, name)
-	have, err := installedVersion(ctx, conn)
-	if err != nil {
-		return nil, s.explain(ctx, err)
+	found, err := Look(ctx, conn, name)
+	switch {
+	case err != nil:
+		return nil, err
+	case !found.Exists:
+		return nil, ErrNoSchema
+	case found.version != Version():
+		return nil, &VersionError{Have: found.version, Want: Version()}
 	}
-	if have != Version() {
-		return nil, &VersionError{Have: have, Want: Version()}
-	}
-	return s, s.attach(ctx)
-}
-
-// Known tells whether the state in the database has the subscription, whatever version of
-// the schema it is.
-func Known(ctx context.Context, conn *pgx.Conn, name string) (known bool, err error) {
-	const table = `SELECT pg_catalog.to_regclass('pgapply.subscription') IS NOT NULL`
-	if err := conn.QueryRow(ctx, table).Scan(&known); err != nil || !known {
-		return false, newStore(conn, name).explain(ctx, err)
-	}
-	const row = `SELECT EXISTS (SELECT FROM pgapply.subscription WHERE name = $1)`
-	if err := conn.QueryRow(ctx, row, name).Scan(&known); err != nil {
-		return false, newStore(conn, name).explain(ctx, err)
-	}
-	return known, nil
+	return found.store(), nil
 }
 
 func newStore(conn *pgx.Conn, name string) *Store {
@@ -82,18 +69,6 @@ func newStore(conn *pgx.Conn, name string) *Store {
 	s.mu.conn = conn
 	s.listener.alone.L = &s.listener
 	return s
-}
-
-func (s *Store) attach(ctx context.Context) error {
-	oid, err := schemaOID(ctx, s.mu.conn)
-	if err != nil {
-		return err
-	}
-	if oid == 0 {
-		return ErrNoSchema
-	}
-	s.schema = oid
-	return nil
 }
 
 // Name is the subscription's name.

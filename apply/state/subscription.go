@@ -200,20 +200,6 @@ func (s *Store) SetProgressIn(ctx context.Context, place ProgressIn) error {
 		    progress_in = $2, updated_at = pg_catalog.now() WHERE name = $1`, string(place))
 }
 
-// ReadProgressIn is where the subscription keeps its progress, whatever version of the
-// schema it is recorded in; empty where the state does not know it.
-func ReadProgressIn(ctx context.Context, conn *pgx.Conn, name string) (place ProgressIn, err error) {
-	known, err := Known(ctx, conn, name)
-	if err != nil || !known {
-		return "", err
-	}
-	err = conn.QueryRow(ctx, `SELECT coalesce(pg_catalog.to_jsonb(s) ->> 'progress_in', 'origin') FROM pgapply.subscription s WHERE name = $1`, name).Scan(&place)
-	if err != nil {
-		return "", newStore(conn, name).explain(ctx, err)
-	}
-	return place, nil
-}
-
 // SetSource records what the publisher is now, such as its timeline after a failover, and
 // that nothing beyond known is acknowledged there. Whether that is acceptable is decided by
 // the caller.

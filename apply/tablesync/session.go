@@ -28,7 +28,7 @@ func (o *Options) openSession(ctx context.Context, job int) (*session, error) {
 	s := &session{refused: func() {}}
 	conn, err := target.Connect(ctx, target.Connection{
 		URI: o.Target, Passfile: o.TargetPassfile, ApplicationName: o.ApplicationName,
-		Fires: o.Fires,
+		Fires: o.Fires, Subscription: o.Subscription, Fence: o.Fence,
 		// Only what says that a table is complete must be durable: it lies behind the rows.
 		SynchronousCommit: "off",
 		Adjust: func(config *pgconn.Config) {
@@ -44,22 +44,15 @@ func (o *Options) openSession(ctx context.Context, job int) (*session, error) {
 	}
 	s.conn = conn
 	defer context.AfterFunc(ctx, s.abort)()
-	if err := o.enter(s, job); err != nil {
+	if o.Origin == nil {
+		return s, nil
+	}
+	s.stamps = true
+	if err := acquire(s, o.Origin(job)); err != nil {
 		s.close()
 		return nil, err
 	}
 	return s, nil
-}
-
-func (o *Options) enter(s *session, job int) error {
-	if err := o.Fence.Enter(s, o.Subscription); err != nil {
-		return fmt.Errorf("prepare the session on the target: %w", err)
-	}
-	if o.Origin == nil {
-		return nil
-	}
-	s.stamps = true
-	return acquire(s, o.Origin(job))
 }
 
 // originPatience is how long the backend of a session that was lost or closed may hold

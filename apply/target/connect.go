@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"pgapply/internal/conninfo"
-	"pgapply/origin"
 )
 
 // Connection says where the target is and what its session is like.
@@ -27,6 +26,9 @@ type Connection struct {
 	// Fires leaves session_replication_role as it is, so that triggers, rules and foreign
 	// keys fire as in any other session. Without it the role must be allowed to set it.
 	Fires bool
+	// Subscription names it, and Fence keeps the session from writing beside a later runner's.
+	Subscription string
+	Fence        Fence
 	// Settings are forced beside those that every writing session has.
 	Settings map[string]string
 	// Adjust changes what pgconn is given; nil changes nothing.
@@ -82,7 +84,7 @@ func Connect(ctx context.Context, connection Connection) (*pgconn.PgConn, error)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the target: %w", conninfo.ConnectError(err))
 	}
-	if err := prepareSession(ctx, conn, !connection.Fires); err != nil {
+	if err := connection.prepare(ctx, conn); err != nil {
 		_ = conn.Close(context.WithoutCancel(ctx)) // the reason is err
 		return nil, fmt.Errorf("prepare the session on the target: %w", err)
 	}
@@ -95,18 +97,23 @@ func Connect(ctx context.Context, connection Connection) (*pgconn.PgConn, error)
 const QuietSQL = `SELECT pg_catalog.set_config('session_replication_role', 'replica', false)
 	WHERE pg_catalog.current_setting('session_replication_role') <> 'replica'`
 
-// prepareSession settles what a startup packet cannot.
-func prepareSession(ctx context.Context, conn *pgconn.PgConn, quiet bool) error {
-	if quiet {
-		if _, err := conn.Exec(ctx, QuietSQL).ReadAll(); err != nil {
-			return err
-		}
+// prepare settles what a startup packet cannot, and enters the fence.
+func (c *Connection) prepare(ctx context.Context, conn *pgconn.PgConn) error {
+	statements := []string{
+		// Values pass through as the publisher converted them, in the encoding of this
+		// database. The timeout is not one of every major.
+		`SELECT pg_catalog.set_config('client_encoding', pg_catalog.current_setting('server_encoding'), false),
+			(SELECT pg_catalog.count(pg_catalog.set_config(name, '0', false)) FROM pg_catalog.pg_settings WHERE name = 'transaction_timeout')`,
 	}
-	// Values pass through as the publisher converted them, in the encoding of this
-	// database. The timeout is not one of every major.
-	_, err := conn.Exec(ctx, `SELECT pg_catalog.set_config('client_encoding', pg_catalog.current_setting('server_encoding'), false),
-		(SELECT pg_catalog.count(pg_catalog.set_config(name, '0', false)) FROM pg_catalog.pg_settings WHERE name = 'transaction_timeout')`).ReadAll()
+	if !c.Fires {
+		statements = append(statements, QuietSQL)
+	}
+	statements = append(statements, c.Fence.enter(c.Subscription)...)
+	results, err := conn.Exec(ctx, strings.Join(statements, ";\n")).ReadAll()
 	if err != nil {
+		return err
+	}
+	if err := c.Fence.entered(c.Subscription, results[len(results)-1].Rows); err != nil {
 		return err
 	}
 	// A backend that waits for a lock notices then that we are gone, and gives up
@@ -127,18 +134,23 @@ type Fence struct {
 	Epoch         int64
 }
 
-// Enter takes the fence's lock for the session and proves that the epoch is still ours.
-// A subscription that is about to begin has none yet: that is epoch 0.
-func (f Fence) Enter(session origin.Session, subscription string) error {
+// enter takes the fence's lock for the session, and reads the epoch then: each statement of
+// a query sees what was committed before it began. A subscription that is about to begin has
+// none yet: that is epoch 0.
+func (f Fence) enter(subscription string) []string {
 	if f == (Fence{}) {
 		return nil
 	}
-	if _, err := session.Query(`SELECT pg_catalog.pg_advisory_lock_shared($1, $2)`, strconv.Itoa(int(f.Class)), strconv.Itoa(int(f.Object))); err != nil {
-		return err
+	return []string{
+		fmt.Sprintf(`SELECT pg_catalog.pg_advisory_lock_shared('%d', '%d')`, f.Class, f.Object),
+		`SELECT coalesce((SELECT epoch FROM pgapply.subscription WHERE name = '` + strings.ReplaceAll(subscription, `'`, `''`) + `'), 0)`,
 	}
-	rows, err := session.Query(`SELECT coalesce((SELECT epoch FROM pgapply.subscription WHERE name = $1), 0)`, subscription)
-	if err != nil {
-		return err
+}
+
+// entered proves that the epoch is still ours.
+func (f Fence) entered(subscription string, rows [][][]byte) error {
+	if f == (Fence{}) {
+		return nil
 	}
 	if epoch := string(rows[0][0]); epoch != strconv.FormatInt(f.Epoch, 10) {
 		return &LaterRunnerError{Subscription: subscription, Epoch: f.Epoch, Later: epoch}

@@ -186,6 +186,7 @@ func Open(ctx context.Context, options Options) (*Session, error) {
 	conn, err := Connect(ctx, Connection{
 		URI: options.URI, Passfile: options.Passfile, ApplicationName: options.ApplicationName,
 		SynchronousCommit: options.SynchronousCommit, Fires: options.Fires, Settings: planning(), Adjust: pgpipe.Configure,
+		Subscription: options.Subscription, Fence: options.Fence,
 	})
 	if err != nil {
 		return nil, err
@@ -200,10 +201,6 @@ func Open(ctx context.Context, options Options) (*Session, error) {
 	}
 	defer context.AfterFunc(ctx, s.Close)()
 	if err := s.prepare(); err != nil {
-		s.Close()
-		return nil, fmt.Errorf("prepare the session on the target: %w", err)
-	}
-	if err := options.Fence.Enter(s, options.Subscription); err != nil {
 		s.Close()
 		return nil, fmt.Errorf("prepare the session on the target: %w", err)
 	}
@@ -296,36 +293,38 @@ type Ours struct {
 	// UnstampedUntil, unless nil, is when it began to stamp its transactions: rows without
 	// an origin that were committed before that count as ours.
 	UnstampedUntil *time.Time
+	// Tracked tells that the target keeps who wrote a row (track_commit_timestamp).
+	Tracked bool
 }
 
-// AcquireOrigin makes the origin the session's own and returns the end of the last
-// transaction that committed under it, or floor where none has left a position.
-func (s *Session) AcquireOrigin(name string, ours Ours, floor lsn.LSN) (lsn.LSN, error) {
+// TakeOrigin makes the origin the session's own, whose transactions are stamped with it from
+// then on. The error may be an *origin.HeldError.
+func (s *Session) TakeOrigin(name string, ours Ours) error {
 	if err := origin.Acquire(s, name); err != nil {
-		return 0, err
-	}
-	s.prepareRecords(origin.RecordStampSQL, origin.RecordStampPreparedSQL)
-	rows, err := s.Query(`SELECT pg_catalog.current_setting('track_commit_timestamp')`)
-	if err != nil {
-		return 0, fmt.Errorf("prepare the session on the target: %w", err)
+		return err
 	}
 	s.origin = name
 	s.own, s.unstampedUntil = s.own[:0], ours.UnstampedUntil
 	for _, number := range ours.Origins {
 		s.own = append(s.own, strconv.FormatUint(uint64(number), 10))
 	}
-	if string(rows[0][0]) == "on" {
+	if ours.Tracked {
 		ours := s.oursSQL()
 		s.ours = func(b *builder) { b.WriteString(" AND " + ours) }
 	}
-	return origin.Resume(s, name, s.progressName(), floor)
+	return nil
 }
 
-// Resume is AcquireOrigin for a subscription that has no origins: its transactions are
-// not stamped, and who wrote a row is not known.
+// Resume returns the end of the last transaction that committed on the target, or floor
+// where none has left a position. Without an origin the session's transactions are not
+// stamped, and who wrote a row is not known.
 func (s *Session) Resume(floor lsn.LSN) (lsn.LSN, error) {
-	s.prepareRecords(origin.RecordSQL, origin.RecordPreparedSQL)
-	return origin.ResumeRecorded(s, s.progressName(), floor)
+	if s.origin == "" {
+		s.prepareRecords(origin.RecordSQL, origin.RecordPreparedSQL)
+		return origin.ResumeRecorded(s, s.progressName(), floor)
+	}
+	s.prepareRecords(origin.RecordStampSQL, origin.RecordStampPreparedSQL)
+	return origin.Resume(s, s.origin, s.progressName(), floor)
 }
 
 // prepareRecords prepares what writes into the state, which is sure to be there only now.

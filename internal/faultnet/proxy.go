@@ -58,6 +58,7 @@ type Proxy struct {
 		armed    []*Fault
 		era      int
 		rewrite  func() Rewriter
+		trace    *Trace
 	}
 }
 

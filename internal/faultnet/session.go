@@ -24,6 +24,8 @@ type session struct {
 	prepared map[string][]string // commands of prepared statements, by name
 	portals  map[string][]string // commands of portals, by name
 
+	conversation *conversation // nil without a trace
+
 	// Both pumps share these.
 	requests  requests
 	orphaned  atomic.Bool // by an end After: the client is gone, the server works on
@@ -40,6 +42,8 @@ func newSession(p *Proxy, client, server *net.TCPConn) *session {
 		done:     make(chan struct{}),
 		prepared: make(map[string][]string),
 		portals:  make(map[string][]string),
+
+		conversation: p.converse(),
 	}
 }
 
@@ -107,6 +111,7 @@ func (s *session) forwardRequests(w *wire) error {
 			return err
 		}
 		if !s.interesting(f.kind) {
+			s.conversation.asks(f.kind, nil)
 			if err := w.copy(f); err != nil {
 				return err
 			}
@@ -115,6 +120,9 @@ func (s *session) forwardRequests(w *wire) error {
 		body, err := w.body(f)
 		if err != nil {
 			return err
+		}
+		if !s.streams.Load() {
+			s.conversation.asks(f.kind, body)
 		}
 		fault, err := s.observe(f.kind, body)
 		if err != nil {
@@ -171,6 +179,7 @@ func (s *session) forwardReplies(w *wire) error {
 		case 'Z': // ReadyForQuery
 			s.streams.Store(false)
 		}
+		s.conversation.answers()
 		fault, skipped := s.requests.answered(f.kind)
 		s.proxy.rearm(skipped...)
 		if fault != nil {

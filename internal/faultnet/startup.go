@@ -42,6 +42,7 @@ func (s *session) forwardStartup(w *wire) error {
 			}
 			continue
 		}
+		s.conversation.login(body)
 		if err := w.pass(); err != nil {
 			return err
 		}

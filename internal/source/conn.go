@@ -1,6 +1,8 @@
 package source
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
 	"go.uber.org/zap"
 
 	"pgapply/internal/lsn"
@@ -21,6 +24,9 @@ type Conn struct {
 	dialer  *dialer
 	log     *zap.Logger
 	version int
+	// senderTimeout is wal_sender_timeout: the publisher ends a session that it has not
+	// heard of for so long. Zero means never.
+	senderTimeout time.Duration
 	// config is what the session was opened with, and reaches the end of the publisher's
 	// log when it last identified itself.
 	config  *pgconn.Config
@@ -77,11 +83,17 @@ func Connect(ctx context.Context, options Options) (*Conn, error) {
 func (c *Conn) prepare(ctx context.Context) error {
 	// In one query, since a timeout of the role may be short.
 	rows, err := c.Query(ctx, `SELECT pg_catalog.set_config('search_path', '', false), pg_catalog.current_setting('server_version_num'),
+		(SELECT setting FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'),
 		(SELECT pg_catalog.count(pg_catalog.set_config(name, '0', false)) FROM pg_catalog.pg_settings
 			WHERE name IN ('idle_session_timeout', 'transaction_timeout'))`)
 	if err != nil {
 		return err
 	}
+	milliseconds, err := strconv.Atoi(text(rows, 0, 2))
+	if err != nil {
+		return fmt.Errorf("read the publisher's wal_sender_timeout: %w", err)
+	}
+	c.senderTimeout = time.Duration(milliseconds) * time.Millisecond
 	if c.version, err = strconv.Atoi(text(rows, 0, 1)); err != nil {
 		return fmt.Errorf("read the publisher's version: %w", err)
 	}
@@ -102,14 +114,11 @@ func (c *Conn) major() int { return c.version / 10000 }
 // Identify asks the walsender who it is (IDENTIFY_SYSTEM, TIMELINE_HISTORY).
 func (c *Conn) Identify(ctx context.Context) (Identity, error) {
 	// Before the timeline: a server that is no standby by then stays on it.
-	recovery, err := c.Query(ctx, "SELECT pg_catalog.pg_is_in_recovery()")
+	answers, err := c.queryEach(ctx, "SELECT pg_catalog.pg_is_in_recovery()", "IDENTIFY_SYSTEM")
 	if err != nil {
 		return Identity{}, fmt.Errorf("identify the publisher: %w", err)
 	}
-	rows, err := c.Query(ctx, "IDENTIFY_SYSTEM")
-	if err != nil {
-		return Identity{}, fmt.Errorf("identify the publisher: %w", err)
-	}
+	recovery, rows := answers[0], answers[1]
 	if len(rows) != 1 || len(rows[0]) < 4 {
 		return Identity{}, errors.New("identify the publisher: IDENTIFY_SYSTEM did not answer with one row of four columns")
 	}
@@ -156,6 +165,42 @@ func (c *Conn) Query(ctx context.Context, sql string) ([][][]byte, error) {
 		return nil, nil
 	}
 	return results[len(results)-1].Rows, nil
+}
+
+// queryEach is Query for several statements in one round trip, each of which begins when
+// the one before it has ended: a command of the walsender cannot share a Query message with
+// anything else.
+func (c *Conn) queryEach(ctx context.Context, statements ...string) ([][][][]byte, error) {
+	if c.pg.IsClosed() {
+		return nil, pgconn.ErrConnClosed // what pgconn does with it then is its own
+	}
+	for _, sql := range statements {
+		c.pg.Frontend().SendQuery(&pgproto3.Query{String: sql})
+	}
+	if err := c.pg.Frontend().Flush(); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	answers := make([][][][]byte, len(statements))
+	var refusal error
+	for ended := 0; ended < len(statements); {
+		message, err := c.pg.ReceiveMessage(ctx)
+		if err != nil {
+			return nil, errors.Join(cmp.Or(refusal, err), c.Close())
+		}
+		switch message := message.(type) {
+		case *pgproto3.DataRow:
+			row := make([][]byte, len(message.Values))
+			for i, value := range message.Values {
+				row[i] = bytes.Clone(value)
+			}
+			answers[ended] = append(answers[ended], row)
+		case *pgproto3.ErrorResponse:
+			refusal = cmp.Or[error](refusal, pgconn.ErrorResponseToPgError(message))
+		case *pgproto3.ReadyForQuery:
+			ended++
+		}
+	}
+	return answers, refusal
 }
 
 // Close ends the session. It waits until nothing of the connection is left,

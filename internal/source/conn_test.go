@@ -251,7 +251,7 @@ func TestCheckLogical(t *testing.T) {
 			conn := connectTo(t, server.URI("postgres"))
 			ready, err := conn.Readiness(t.Context())
 			require.NoError(t, err)
-			require.Equal(t, Readiness{WALLevel: "logical", InRecovery: true, SenderTimeout: time.Minute, MaxSlots: 40, MaxSenders: 20}, ready)
+			require.Equal(t, Readiness{WALLevel: "logical", InRecovery: true, MaxSlots: 40, MaxSenders: 20}, ready)
 			err = conn.CheckLogical(t.Context())
 			if major >= 16 {
 				require.NoError(t, err)

@@ -82,9 +82,7 @@ func (f *fakePublisher) handshake() bool {
 			f.send(&pgproto3.CopyBothResponse{})
 			return true
 		case strings.Contains(query.String, "server_version_num"):
-			f.row("", "180004")
-		case strings.Contains(query.String, "wal_sender_timeout"):
-			f.row("logical", "f", "0", "10", "10")
+			f.row("", "180004", "0")
 		default:
 			f.row()
 		}

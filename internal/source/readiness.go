@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"time"
 )
 
 // Readiness is what decides whether the publisher can decode its log for us.
@@ -13,32 +12,26 @@ type Readiness struct {
 	WALLevel string
 	// InRecovery is true on a standby.
 	InRecovery bool
-	// SenderTimeout is wal_sender_timeout: the publisher ends a session that it
-	// has not heard of for so long. Zero means never.
-	SenderTimeout time.Duration
 	// MaxSlots and MaxSenders are the publisher's limits.
 	MaxSlots, MaxSenders int
 }
 
 // Readiness reads the settings that decide over logical decoding.
 func (c *Conn) Readiness(ctx context.Context) (Readiness, error) {
-	// pg_settings has plain numbers, in milliseconds for the timeout.
 	rows, err := c.Query(ctx, `SELECT pg_catalog.current_setting('wal_level'), pg_catalog.pg_is_in_recovery(),
-		pg_catalog.max(setting) FILTER (WHERE name = 'wal_sender_timeout'),
 		pg_catalog.max(setting) FILTER (WHERE name = 'max_replication_slots'),
 		pg_catalog.max(setting) FILTER (WHERE name = 'max_wal_senders') FROM pg_catalog.pg_settings`)
 	if err != nil {
 		return Readiness{}, fmt.Errorf("read the publisher's settings: %w", err)
 	}
 	ready := Readiness{WALLevel: text(rows, 0, 0), InRecovery: text(rows, 0, 1) == "t"}
-	var numbers [3]int
+	var numbers [2]int
 	for i := range numbers {
 		if numbers[i], err = strconv.Atoi(text(rows, 0, 2+i)); err != nil {
 			return Readiness{}, fmt.Errorf("read the publisher's settings: %w", err)
 		}
 	}
-	ready.SenderTimeout = time.Duration(numbers[0]) * time.Millisecond
-	ready.MaxSlots, ready.MaxSenders = numbers[1], numbers[2]
+	ready.MaxSlots, ready.MaxSenders = numbers[0], numbers[1]
 	return ready, nil
 }
 

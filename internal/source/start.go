@@ -151,11 +151,7 @@ func (c *Conn) StartStream(ctx context.Context, options StreamOptions) (*Stream,
 	if err != nil {
 		return nil, err
 	}
-	ready, err := c.Readiness(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if quarter := ready.SenderTimeout / 4; quarter > 0 {
+	if quarter := c.senderTimeout / 4; quarter > 0 {
 		settings.StatusInterval = min(settings.StatusInterval, quarter)
 	}
 	if settings.Origin != options.Origin && options.Origin == "none" {
