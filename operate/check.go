@@ -133,6 +133,7 @@ func (f *facts) checkup() *Checkup {
 			c.Findings = append(c.Findings, question.ask(f)...)
 		}
 	}
+	nameFindings(c.Findings, c.Subscription)
 	c.count()
 	return c
 }

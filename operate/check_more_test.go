@@ -57,7 +57,7 @@ func TestCheckOfTypesAndOfWhatIsNotReplicated(t *testing.T) {
 		"warning not replicated: 1 large object: no publication has them | copy them by other means, as with pg_dump --large-objects, when nobody writes to them",
 		`warning public.t: types differ, and a value that does not fit stops the subscription: "a" (bigint, and integer on the target), "b" (character varying(20), and character varying(10) on the target) | give them the publisher's types, or be sure that all values fit`,
 	}, checkup.complaints())
-	require.Contains(t, checkup.Text(), "DDL; sequences, which `pgapply sequences` copies; 1 table that is not published (public.other); 1 materialized view (public.sum)\n")
+	require.Contains(t, checkup.Text(), "DDL; sequences, which `pgapply sequences --name orders` copies; 1 table that is not published (public.other); 1 materialized view (public.sum)\n")
 }
 
 func TestCheckOfHowLongTheSlotIsKept(t *testing.T) {

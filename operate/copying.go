@@ -23,20 +23,20 @@ type TableView struct {
 	LastError string `json:"last_error,omitempty"`
 }
 
-func tablesNotReady(tables []state.Table) []TableView {
+func tablesNotReady(tables []state.Table, subscription string) []TableView {
 	list := []TableView{}
 	for i := range tables {
 		if tables[i].State != state.TableReady {
-			list = append(list, newTableView(&tables[i]))
+			list = append(list, newTableView(&tables[i], subscription))
 		}
 	}
 	return list
 }
 
-func newTableView(table *state.Table) TableView {
+func newTableView(table *state.Table, subscription string) TableView {
 	return TableView{
 		Table: table.Text, State: string(rune(table.State)), StateText: table.State.String(),
-		Rows: table.RowsCopied, Bytes: table.BytesCopied, LastError: table.LastError,
+		Rows: table.RowsCopied, Bytes: table.BytesCopied, LastError: Named(table.LastError, subscription),
 	}
 }
 
@@ -45,7 +45,7 @@ func (r *Report) ListTables() {
 	r.AllTables = slices.Clone(r.TablesNotReady)
 	for i := range r.tables {
 		if r.tables[i].State == state.TableReady {
-			r.AllTables = append(r.AllTables, newTableView(&r.tables[i]))
+			r.AllTables = append(r.AllTables, newTableView(&r.tables[i], r.Subscription))
 		}
 	}
 }

@@ -191,6 +191,7 @@ func (c *cutover) check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	nameFindings(findings, c.report.Subscription)
 	c.report.Findings = findings
 	var reasons []string
 	for _, finding := range findings {

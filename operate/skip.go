@@ -118,5 +118,5 @@ func (s *Skipping) Text() string {
 	case !s.Report.Runner.Alive:
 		text += "no runner lives: start one with `pgapply run`\n"
 	}
-	return text
+	return Named(text, s.Subscription)
 }

@@ -31,9 +31,9 @@ func TestSkip(t *testing.T) {
 	require.NoError(t, store.SetError(ctx, failing.Error(), "mend it"))
 
 	require.Equal(t, "subscription \"orders\" had no transaction to skip\n", skip(0))
-	require.Equal(t, "subscription \"orders\" will skip the transaction that finishes at 16/B374D848; what changes it has go to `pgapply conflicts`\n"+
+	require.Equal(t, "subscription \"orders\" will skip the transaction that finishes at 16/B374D848; what changes it has go to `pgapply conflicts --name orders`\n"+
 		"it is the one that fails: apply INSERT on public.t in transaction 7, finished at 16/B374D848: duplicate key\n"+
-		"no runner lives: start one with `pgapply run`\n", skip(failing.EndLSN))
+		"no runner lives: start one with `pgapply run --name orders`\n", skip(failing.EndLSN))
 	require.Equal(t, "16/B374D848", recorded())
 	require.Contains(t, skip(failing.EndLSN+8), "finishes at 16/B374D850, and no longer the one at 16/B374D848; what changes")
 	require.Contains(t, skip(failing.EndLSN+8), "attention: the one that fails finishes at 16/B374D848: apply INSERT")
@@ -101,6 +101,6 @@ func TestSkipWhileARunnerLives(t *testing.T) {
 	require.NoError(t, store.WriteStatus(t.Context(), &state.Status{Phase: state.Retrying, LastError: failing.Error()}))
 	s, err := Skip(t.Context(), b.ends, 99)
 	require.NoError(t, err)
-	require.Equal(t, "subscription \"orders\" will skip the transaction that finishes at 0/63; what changes it has go to `pgapply conflicts`\n"+
+	require.Equal(t, "subscription \"orders\" will skip the transaction that finishes at 0/63; what changes it has go to `pgapply conflicts --name orders`\n"+
 		"it is the one that fails: apply transaction 7, finished at 0/63: broken\n", s.Text())
 }

@@ -192,7 +192,7 @@ func newReport(name string, server state.Target, seen observation) *Report {
 		Enabled:        true,
 		Target:         TargetView{Version: server.Version, SystemID: server.SystemID, Database: server.Database},
 		Tables:         state.CountTables(seen.tables),
-		TablesNotReady: tablesNotReady(seen.tables), DeferredIndexes: seen.indexes, tables: seen.tables,
+		TablesNotReady: tablesNotReady(seen.tables, name), DeferredIndexes: seen.indexes, tables: seen.tables,
 		Conflicts: seen.conflicts,
 		Prepared:  len(seen.prepared),
 		Problems:  []string{},
@@ -213,6 +213,7 @@ func newReport(name string, server state.Target, seen observation) *Report {
 		report.LastError, report.LastErrorHint, report.LastErrorAt = sub.LastError, sub.LastErrorHint, sub.LastErrorAt
 	}
 	report.addRunner(seen.holder, seen.runner)
+	report.LastError, report.LastErrorHint = Named(report.LastError, name), Named(report.LastErrorHint, name)
 	report.measureLag()
 	if !report.Enabled {
 		report.problem("the subscription is %s: `pgapply resume` lets it go on", report.paused())
@@ -228,7 +229,7 @@ func newReport(name string, server state.Target, seen observation) *Report {
 }
 
 func (r *Report) problem(format string, arguments ...any) {
-	r.Problems = append(r.Problems, fmt.Sprintf(format, arguments...))
+	r.Problems = append(r.Problems, Named(fmt.Sprintf(format, arguments...), r.Subscription))
 }
 
 // paused says since when and why.
@@ -287,7 +288,12 @@ func (r *Report) addRunner(holder *state.Holder, runner *state.Runner) {
 	r.Runner.StartedAt = &runner.StartedAt
 	r.Runner.HeartbeatAge = runner.HeartbeatAge.Seconds()
 	r.Runner.Uptime = (runner.Heartbeat.Sub(runner.StartedAt) + runner.HeartbeatAge).Seconds()
-	r.Status = runner.Status
+	if runner.Status != nil {
+		status := *runner.Status
+		status.LastError, status.LastErrorHint = Named(status.LastError, r.Subscription), Named(status.LastErrorHint, r.Subscription)
+		status.WaitingFor = Named(status.WaitingFor, r.Subscription)
+		r.Status = &status
+	}
 	if runner.LastError != "" {
 		r.LastError, r.LastErrorHint, r.LastErrorAt = runner.LastError, runner.LastErrorHint, nil
 		if runner.Status != nil {

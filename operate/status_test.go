@@ -57,7 +57,7 @@ func TestLastErrorIsTheRunnersOrTheRecordedOne(t *testing.T) {
 	report := newReport("orders", state.Target{}, observation{subscription: stopped})
 	require.Equal(t, "old", report.LastError)
 	require.False(t, report.Enabled)
-	require.Contains(t, report.Problems, "the subscription is paused: `pgapply resume` lets it go on")
+	require.Contains(t, report.Problems, "the subscription is paused: `pgapply resume --name orders` lets it go on")
 	report = newReport("orders", state.Target{}, observation{subscription: stopped, runner: &state.Runner{LastError: "new"}})
 	require.Equal(t, "new", report.LastError)
 	require.Empty(t, report.LastErrorHint)
@@ -129,7 +129,7 @@ func TestExitWithAnErrorIsNotInOrder(t *testing.T) {
 func TestPausedReportSaysSinceWhenAndWhy(t *testing.T) {
 	at := time.Date(2026, 3, 4, 5, 6, 7, 89, time.UTC)
 	report := newReport("orders", state.Target{}, observation{subscription: &state.Subscription{PausedAt: &at, PauseReason: "an apply error"}})
-	require.Contains(t, report.Problems, "the subscription is paused since 2026-03-04T05:06:07Z: an apply error: `pgapply resume` lets it go on")
+	require.Contains(t, report.Problems, "the subscription is paused since 2026-03-04T05:06:07Z: an apply error: `pgapply resume --name orders` lets it go on")
 	require.Contains(t, report.Text(), "subscription  orders (paused since 2026-03-04T05:06:07Z: an apply error)\n")
 }
 

@@ -179,7 +179,7 @@ func (s *Switching) Text() string {
 	default:
 		fmt.Fprintf(&text, "%s is still %s%s: see `pgapply status`\n", who, r.Status.Phase, after(": ", plain.Line(r.LastError)))
 	}
-	return text.String()
+	return Named(text.String(), r.Subscription)
 }
 
 // after puts a separator before a text that is not empty.

@@ -34,12 +34,12 @@ func TestPauseAndResumeWithoutARunner(t *testing.T) {
 	b.ends.Source = "" // the publisher has no say in it
 	s, err := Resume(t.Context(), b.ends)
 	require.NoError(t, err)
-	require.Equal(t, "subscription \"orders\" was not paused\nno runner lives: start one with `pgapply run`\n", s.Text())
+	require.Equal(t, "subscription \"orders\" was not paused\nno runner lives: start one with `pgapply run --name orders`\n", s.Text())
 
 	s, err = Pause(t.Context(), b.ends, "maintenance")
 	require.NoError(t, err)
 	require.True(t, s.Changed)
-	require.Equal(t, "paused subscription \"orders\"\nno runner lives; one that is started waits until `pgapply resume`\n", s.Text())
+	require.Equal(t, "paused subscription \"orders\"\nno runner lives; one that is started waits until `pgapply resume --name orders`\n", s.Text())
 	require.Equal(t, "f|maintenance", pgtest.Query(t, b.target, `select enabled, pause_reason from pgapply.subscription`))
 
 	s, err = Pause(t.Context(), b.ends, "")
@@ -49,7 +49,7 @@ func TestPauseAndResumeWithoutARunner(t *testing.T) {
 
 	s, err = Resume(t.Context(), b.ends)
 	require.NoError(t, err)
-	require.Equal(t, "resumed subscription \"orders\"\nno runner lives: start one with `pgapply run`\n", s.Text())
+	require.Equal(t, "resumed subscription \"orders\"\nno runner lives: start one with `pgapply run --name orders`\n", s.Text())
 	require.Equal(t, "t", pgtest.Query(t, b.target, `select enabled from pgapply.subscription`))
 }
 
@@ -121,14 +121,14 @@ func TestRunnerThatDoesNotFollow(t *testing.T) {
 		require.False(t, s.Followed)
 		return s.Text()
 	}
-	require.Contains(t, soon(), "\nthe runner, process 4242 on here, is still retrying: the last error: see `pgapply status`\n")
+	require.Contains(t, soon(), "\nthe runner, process 4242 on here, is still retrying: the last error: see `pgapply status --name orders`\n")
 
 	require.NoError(t, store.EndRunner(t.Context()))
-	require.Contains(t, soon(), "\na runner is starting: see `pgapply status`\n")
+	require.Contains(t, soon(), "\na runner is starting: see `pgapply status --name orders`\n")
 
 	b.startRunner(store)
 	pgtest.Exec(t, b.target, `update pgapply.runner set heartbeat = now() - interval '1 hour'`)
-	require.Contains(t, soon(), "\nthe runner, process 4242 on here, gave no sign of life for 1h0m: see `pgapply status`\n")
+	require.Contains(t, soon(), "\nthe runner, process 4242 on here, gave no sign of life for 1h0m: see `pgapply status --name orders`\n")
 }
 
 // Whoever is interrupted while the runner is still at work learns what is told already.

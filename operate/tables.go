@@ -190,5 +190,5 @@ func (m *Membership) Text() string {
 	default:
 		text.WriteString("no runner lives: `pgapply run` acts on it when it is started\n")
 	}
-	return text.String()
+	return Named(text.String(), m.Subscription)
 }

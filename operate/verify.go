@@ -130,7 +130,7 @@ func (v *verifying) look(ctx context.Context) (err error) {
 			chosen = append(chosen, table)
 		}
 	}
-	v.tablesNotReady = tablesNotReady(chosen)
+	v.tablesNotReady = tablesNotReady(chosen, v.options.Name)
 	for _, table := range chosen {
 		if table.State == state.TableReady {
 			v.tables = append(v.tables, verify.Table{Schema: table.Schema, Name: table.Name})

@@ -24,7 +24,7 @@ state. Each finding is ok, a warning or an error, and names its remedy. Without
 		Example: `  pgapply check --publication accounts
   pgapply check --json | jq '.findings[] | select(.level != "ok")'`,
 	}, func(cmd *cobra.Command) error {
-		logger, err := log.logger(cmd.ErrOrStderr())
+		logger, err := log.logger(cmd.ErrOrStderr(), options.Name)
 		if err != nil {
 			return &apply.Error{Class: apply.Configuration, Err: errors.Join(err, options.Validate())}
 		}

@@ -158,7 +158,7 @@ func TestFaultsOfTheCommandLine(t *testing.T) {
 			c := call(t, test.environment, test.arguments...)
 			require.Equal(t, exitConfiguration, exitCode(c.err), "%v", c.err)
 			var printed bytes.Buffer
-			report(&printed, c.err)
+			report(&printed, c.err, "")
 			for _, text := range test.says {
 				require.Contains(t, printed.String(), text)
 			}
@@ -226,6 +226,9 @@ func TestExitCodes(t *testing.T) {
 
 func TestReportPrintsEachFaultAndTheRemedy(t *testing.T) {
 	var printed bytes.Buffer
-	report(&printed, &apply.Error{Err: errors.Join(errors.New("one"), errors.New("two")), Hint: "do this"})
+	report(&printed, &apply.Error{Err: errors.Join(errors.New("one"), errors.New("two")), Hint: "do this"}, "")
 	require.Equal(t, "pgapply: one\npgapply: two\nhint: do this\n", printed.String())
+	printed.Reset()
+	report(&printed, &apply.Error{Err: errors.New("see `pgapply status`"), Hint: "`pgapply resume`"}, "crm")
+	require.Equal(t, "pgapply: see `pgapply status --name crm`\nhint: `pgapply resume --name crm`\n", printed.String())
 }

@@ -63,7 +63,7 @@ func TestAllFaultsAtOnce(t *testing.T) {
 	require.Nil(t, c.options)
 	require.Equal(t, 2, exitCode(c.err))
 	var printed strings.Builder
-	report(&printed, c.err)
+	report(&printed, c.err, "")
 	golden(t, "faults.txt", strings.ReplaceAll(printed.String(), path, "pgapply.yaml"))
 
 	c = call(t, environment, "run", "--config", path, "--memory-limit", "lots", "--worker", "4")

@@ -38,6 +38,14 @@ func targetGiven(cmd *cobra.Command, target string) error {
 	return nil
 }
 
+// subscription is the name that a command was called with; empty for one that has none.
+func subscription(cmd *cobra.Command) string {
+	if flag := cmd.Flags().Lookup("name"); flag != nil {
+		return flag.Value.String()
+	}
+	return ""
+}
+
 // exposedText is what is said of such a flag.
 func exposedText(name string) string {
 	return "the command line shows a password to everyone on this machine; use a password file or " + variable(name)

@@ -29,7 +29,7 @@ Exit code 8 says that a table differs.`,
 		Example: `  pgapply demo
   pgapply demo --keep   # and look around with psql meanwhile`,
 	}, func(cmd *cobra.Command) error {
-		logger, err := log.logger(cmd.ErrOrStderr())
+		logger, err := log.logger(cmd.ErrOrStderr(), "")
 		if err != nil {
 			return &apply.Error{Class: apply.Configuration, Err: err}
 		}

@@ -53,16 +53,17 @@ func exitCode(err error) int {
 	return exitOther
 }
 
-// report prints an error for a person: what happened, then the remedy.
-func report(to io.Writer, err error) {
+// report prints an error of a command for a subscription, or for none: what happened, then
+// the remedy.
+func report(to io.Writer, err error, subscription string) {
 	if err == nil {
 		return
 	}
 	for what := range strings.SplitSeq(err.Error(), "\n") {
-		fmt.Fprintf(to, "pgapply: %s\n", plain.Line(what))
+		fmt.Fprintf(to, "pgapply: %s\n", plain.Line(operate.Named(what, subscription)))
 	}
 	if hint := apply.HintOf(err); hint != "" {
-		fmt.Fprintf(to, "hint: %s\n", plain.Line(hint))
+		fmt.Fprintf(to, "hint: %s\n", plain.Line(operate.Named(hint, subscription)))
 	}
 }
 

@@ -20,8 +20,8 @@ func main() {
 	ctx := untilSignal(context.Background(), os.Exit, signalEcho)
 	command := newRoot(runEngine)
 	command.SetArgs(os.Args[1:])
-	err := command.ExecuteContext(ctx)
-	report(os.Stderr, err)
+	called, err := command.ExecuteContextC(ctx)
+	report(os.Stderr, err, subscription(called))
 	os.Exit(exitCode(err))
 }
 

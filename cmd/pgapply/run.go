@@ -51,7 +51,7 @@ lost: only a new copy can help.`,
 			terminal := &screen{file: file}
 			out, options.ShowCopy = terminal, terminal.showCopy
 		}
-		logger, err := log.logger(out)
+		logger, err := log.logger(out, options.Name)
 		if err = errors.Join(err, http.validate()); err != nil {
 			return &apply.Error{Class: apply.Configuration, Err: errors.Join(err, options.Validate())}
 		}

@@ -115,7 +115,7 @@ func show[T any](cmd *cobra.Command, again time.Duration, asJSON bool, read func
 		switch {
 		case err != nil:
 			fmt.Fprintf(&page, "%s\n", time.Now().Format(time.TimeOnly))
-			report(&page, err)
+			report(&page, err, subscription(cmd))
 		case asJSON:
 			line, _ := json.Marshal(result) // nothing in it can fail
 			page.Write(append(line, '\n'))

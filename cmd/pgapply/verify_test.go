@@ -32,7 +32,7 @@ func TestVerifyAndCutoverAskForWhatTheyNeed(t *testing.T) {
 			c := call(t, nil, test.arguments...)
 			require.Equal(t, exitConfiguration, exitCode(c.err), "%v", c.err)
 			var printed bytes.Buffer
-			report(&printed, c.err)
+			report(&printed, c.err, "")
 			for _, text := range test.says {
 				require.Contains(t, printed.String(), text)
 			}
