@@ -47,10 +47,11 @@ func TestUniqueIndexesOfEveryKind(t *testing.T) {
 	l.both(`CREATE TABLE t (id int PRIMARY KEY, a int, b text, c int)`)
 	l.onSource(`CREATE PUBLICATION p FOR TABLE t`)
 	l.onTarget(`CREATE UNIQUE INDEX partial ON t (a) WHERE a > 10`, `CREATE UNIQUE INDEX expression ON t (lower(b))`, `INSERT INTO t VALUES (100, 11, 'KEY', NULL)`)
-	indexes := "public.partial,public.expression"
+	indexes, keys := "public.partial,public.expression", `{"a": 11},{"lower(b)": "key"}`
 	if pgtest.Major(t) >= 15 {
 		l.onTarget(`CREATE UNIQUE INDEX nulls ON t (c) NULLS NOT DISTINCT`)
 		indexes += ",public.nulls"
+		keys += `,{"c": null}`
 	} else {
 		l.onTarget(`CREATE UNIQUE INDEX nulls ON t (c)`)
 	}
@@ -58,6 +59,7 @@ func TestUniqueIndexesOfEveryKind(t *testing.T) {
 	l.onSource(`INSERT INTO t VALUES (1, 10, 'a', 1)`, `INSERT INTO t VALUES (2, 11, 'b', 2)`, `INSERT INTO t VALUES (3, 12, 'key', 3)`, `INSERT INTO t VALUES (4, 13, 'c', NULL)`)
 	l.catchUp()
 	require.Equal(t, indexes, pgtest.Query(t, l.target, `SELECT string_agg(local_conflicts -> 0 ->> 'index', ',' ORDER BY id) FROM pgapply.conflict`))
+	require.Equal(t, keys, pgtest.Query(t, l.target, `SELECT string_agg((local_conflicts -> 0 -> 'key')::text, ',' ORDER BY id) FROM pgapply.conflict`))
 	require.Equal(t, map[bool]string{true: "1,100", false: "1,4,100"}[pgtest.Major(t) >= 15], pgtest.Query(t, l.target, `SELECT string_agg(id::text, ',' ORDER BY id) FROM t`))
 }
 
@@ -147,7 +149,7 @@ func TestConflictTellsWhatItMet(t *testing.T) {
 	l.streams(runner)
 	l.onSource(`INSERT INTO t VALUES (1, 'secret')`)
 	l.catchUp()
-	require.Equal(t, `{"v": "secret", "id": "1"}|{"v": "mine", "id": 1}|{"k1": 1}|public.t_pkey|t|t|t`, pgtest.Query(t, l.target, `SELECT remote_tuple, l -> 'tuple', l -> 'key', l ->> 'index',
+	require.Equal(t, `{"v": "secret", "id": "1"}|{"v": "mine", "id": 1}|{"id": 1}|public.t_pkey|t|t|t`, pgtest.Query(t, l.target, `SELECT remote_tuple, l -> 'tuple', l -> 'key', l ->> 'index',
 		l ? 'commit_ts' AND l ? 'xid', remote_xid > 0 AND remote_commit_lsn > '0/0', remote_commit_ts > now() - interval '1 hour' FROM pgapply.conflict, jsonb_array_elements(local_conflicts) l`))
 	log := runner.stderr.tail(1000)
 	for _, part := range []string{"insert_exists", "apply_remote", `"t"`, "remote_xid", "finished_at", "remote_commit_ts", "local_commit_ts", "t_pkey", fmt.Sprintf(`"id": "%s"`, pgtest.Query(t, l.target, `SELECT id FROM pgapply.conflict`))} {

@@ -181,7 +181,7 @@ const (
 
 func (t *Table) readHead(rows [][][]byte) error {
 	if len(rows) == 0 {
-		missing := t.mismatch("create the table on the target, with at least the columns that are published",
+		missing := t.mismatch("create the table on the target, with at least the columns that are published, or have its changes left out with --missing-table skip",
 			`logical replication target relation "%s.%s" does not exist`, t.Schema, t.Name)
 		missing.Missing = true
 		return missing

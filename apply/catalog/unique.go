@@ -12,6 +12,8 @@ type UniqueIndex struct {
 	// Expressions are the key's columns and expressions as SQL over the table's
 	// columns, and Equalities how two values of each compare.
 	Expressions, Equalities []string
+	// Labels call them by the column's name, or the expression's text, as SQL literals.
+	Labels []string
 	// Predicate is the condition of a partial index, or "true".
 	Predicate string
 	// NullsEqual: NULLS NOT DISTINCT (15 and later).
@@ -28,7 +30,10 @@ func LoadUniqueIndexes(querier Querier, table *Table) ([]UniqueIndex, error) {
 			coalesce((pg_catalog.to_jsonb(i.*) ->> 'indnullsnotdistinct')::pg_catalog.bool, false),
 			pg_catalog.pg_get_indexdef(i.indexrelid, k.position::pg_catalog.int4, true), n.nspname, o.oprname,
 			(SELECT ' COLLATE ' || pg_catalog.quote_ident(cn.nspname) || '.' || pg_catalog.quote_ident(co.collname)
-			 FROM pg_catalog.pg_collation co JOIN pg_catalog.pg_namespace cn ON cn.oid = co.collnamespace WHERE co.oid = k.coll)
+			 FROM pg_catalog.pg_collation co JOIN pg_catalog.pg_namespace cn ON cn.oid = co.collnamespace WHERE co.oid = k.coll),
+			pg_catalog.quote_literal(coalesce(
+				(SELECT a.attname::pg_catalog.text FROM pg_catalog.pg_attribute a WHERE a.attrelid = i.indrelid AND a.attnum = i.indkey[k.position - 1]),
+				pg_catalog.pg_get_indexdef(i.indexrelid, k.position::pg_catalog.int4, true)))
 		FROM pg_catalog.pg_index i
 		JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
 		JOIN pg_catalog.pg_namespace ns ON ns.oid = c.relnamespace
@@ -56,6 +61,7 @@ func LoadUniqueIndexes(querier Querier, table *Table) ([]UniqueIndex, error) {
 		index := &indexes[len(indexes)-1]
 		index.Expressions = append(index.Expressions, "("+string(row[3])+")"+string(row[6]))
 		index.Equalities = append(index.Equalities, operator(row[4], row[5]))
+		index.Labels = append(index.Labels, string(row[7]))
 	}
 	return indexes, nil
 }
@@ -106,6 +112,16 @@ func (u *UniqueIndex) Keys() string {
 		fmt.Fprintf(&list, "%s AS k%d", expression, i+1)
 	}
 	return list.String()
+}
+
+// Key returns the keys of the relation, which has the columns k1, k2 ..., as one JSON object,
+// for people.
+func (u *UniqueIndex) Key(relation string) string {
+	pairs := make([]string, len(u.Labels))
+	for i, label := range u.Labels {
+		pairs[i] = fmt.Sprintf("%s, %s.k%d", label, relation, i+1)
+	}
+	return "pg_catalog.jsonb_build_object(" + strings.Join(pairs, ", ") + ")"
 }
 
 // Matches returns the condition that the keys of the relations a and b, which have

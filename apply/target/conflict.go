@@ -240,13 +240,13 @@ func (s *Session) violated(t *table, newer decoder.Tuple, row *localRow) (taken 
 	for i := range t.unique {
 		index := &t.unique[i]
 		rows, err := s.ask(fmt.Sprintf(`
-			SELECT %[1]s, pg_catalog.to_jsonb(n.*)
+			SELECT %[1]s, %[10]s
 			FROM %[2]s AS %[3]s %[4]s
 			CROSS JOIN LATERAL (SELECT %[5]s WHERE %[6]s) l
 			JOIN (SELECT %[5]s FROM (%[7]s) pgapply_new WHERE %[6]s) n ON %[8]s
 			WHERE %[9]s FOR UPDATE OF %[3]s`,
 			s.rowColumns(rowAlias), reference(t.bound), rowAlias, s.writer(rowAlias),
-			index.Keys(), index.Predicate, newRow, index.Matches("l", "n"), except), parameters)
+			index.Keys(), index.Predicate, newRow, index.Matches("l", "n"), except, index.Key("n")), parameters)
 		if err != nil {
 			return nil, 0, err
 		}
