@@ -271,7 +271,11 @@ func (a *attempt) enabled(ctx context.Context) error {
 			return nil
 		}
 		if !said {
-			a.log.Info("the subscription is paused: `pgapply resume` lets it go on")
+			if subscription.CutOver() {
+				a.log.Info("the subscription is " + subscription.PauseReason + ": the target is the one that writes, and nothing is applied any more")
+			} else {
+				a.log.Info("the subscription is paused: `pgapply resume` lets it go on")
+			}
 			a.engine.phase(state.Paused, "")
 			said = true
 		}

@@ -245,7 +245,7 @@ func TestPauseCopy(t *testing.T) {
 		require.NoError(t, err)
 	}, func() {
 		t.Helper()
-		_, err := operate.Resume(t.Context(), l.endpoints())
+		_, err := operate.Resume(t.Context(), l.endpoints(), nil)
 		require.NoError(t, err)
 	}
 	paused := func() {

@@ -125,13 +125,17 @@ func TestCutover(t *testing.T) {
 	report, _ = l.cutover(0, "--reverse", "--yes")
 	require.True(t, report.Done)
 	require.Len(t, report.Steps, 1)
+	_, stderr, code := shell(t, "resume", "--name", l.name, "--target", l.target)
+	require.Equal(t, 3, code, stderr)
+	require.Contains(t, stderr, "not confirmed")
+	require.Equal(t, "f", pgtest.Query(t, l.target, `SELECT enabled FROM pgapply.subscription`))
 
 	// The target is written now, and that goes back as the report says.
 	l.onTarget(`INSERT INTO work (what) VALUES ('on the target')`, `UPDATE total SET n = 0`)
 	l.stop()
 	_, command, _ := strings.Cut(report.Next[1], "pgapply ")
 	command = strings.NewReplacer(`"$PGAPPLY_TARGET"`, l.target, `"$PGAPPLY_SOURCE"`, l.source).Replace(command)
-	_, stderr, code := shell(t, append(strings.Fields(command), "--endpos", "current")...)
+	_, stderr, code = shell(t, append(strings.Fields(command), "--endpos", "current")...)
 	require.Zero(t, code, stderr)
 	l.same(`SELECT (SELECT n FROM total), what, count(*), max(id) FROM work GROUP BY what ORDER BY 2`)
 	require.Equal(t, "0", pgtest.Query(t, l.source, `SELECT n FROM total`))

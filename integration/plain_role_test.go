@@ -116,7 +116,7 @@ func TestPlainRole(t *testing.T) {
 			_, err := operate.Pause(t.Context(), ends, "")
 			require.NoError(t, err)
 			l.onSource(`TRUNCATE c`, `INSERT INTO c VALUES (1, 'after')`)
-			_, err = operate.Resume(t.Context(), ends)
+			_, err = operate.Resume(t.Context(), ends, nil)
 			require.NoError(t, err)
 			l.catchUp()
 			administrator.onTarget(`DELETE FROM c`)

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
+
 	"pgapply/internal/source"
 )
 
@@ -87,6 +89,10 @@ func checkBeyond(f *facts) []Finding {
 		findings = append(findings, warning(subject, "ALTER TABLE ... SET LOGGED on the publisher, or copy it by other means",
 			"%s: changes of it are not in the WAL", named(b.unlogged, "unlogged table"))...)
 	}
+	if f.target != nil && len(f.target.emptyViews) > 0 {
+		findings = append(findings, warning(subject, "on the target, after the copy: REFRESH MATERIALIZED VIEW, each of them",
+			"%s of the target without data: replication does not fill them", named(f.target.emptyViews, "materialized view"))...)
+	}
 	if b.largeObjects > 0 {
 		findings = append(findings, warning(subject, "copy them by other means, as with pg_dump --large-objects, when nobody writes to them",
 			"%s: no publication has them", counted(int64(b.largeObjects), "large object"))...)
@@ -106,4 +112,19 @@ func named(names []string, noun string) string {
 		text += " …"
 	}
 	return text + ")"
+}
+
+// materializedViews names those of the database for which the condition on pg_class holds.
+// What belongs to an extension is the extension's.
+func materializedViews(ctx context.Context, conn *pgx.Conn, condition string) ([]string, error) {
+	rows, err := conn.Query(ctx, `
+		SELECT pg_catalog.format('%I.%I', n.nspname, c.relname)
+		FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+		WHERE c.relkind = 'm' AND `+condition+`
+			AND NOT EXISTS (SELECT FROM pg_catalog.pg_depend d WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.objid = c.oid AND d.deptype = 'e')
+		ORDER BY 1`)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
 }

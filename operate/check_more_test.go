@@ -50,10 +50,12 @@ func TestCheckOfTypesAndOfWhatIsNotReplicated(t *testing.T) {
 	b := sharedBed(t)
 	pgtest.Exec(t, b.source, `create table t (a bigint primary key, b varchar(20), c text)`, `create table other (a int)`,
 		`create unlogged table fast (a int)`, `create materialized view sum as select 1`, `select lo_create(0)`, `create publication p for table t`)
-	pgtest.Exec(t, b.target, `create table t (a int primary key, b varchar(10), c text)`)
+	pgtest.Exec(t, b.target, `create table t (a int primary key, b varchar(10), c text)`,
+		`create materialized view sum as select 1 with no data`, `create materialized view filled as select 1`)
 	checkup := b.check()
 	require.Equal(t, []string{
 		"warning not replicated: 1 unlogged table (public.fast): changes of it are not in the WAL | ALTER TABLE ... SET LOGGED on the publisher, or copy it by other means",
+		"warning not replicated: 1 materialized view (public.sum) of the target without data: replication does not fill them | on the target, after the copy: REFRESH MATERIALIZED VIEW, each of them",
 		"warning not replicated: 1 large object: no publication has them | copy them by other means, as with pg_dump --large-objects, when nobody writes to them",
 		`warning public.t: types differ, and a value that does not fit stops the subscription: "a" (bigint, and integer on the target), "b" (character varying(20), and character varying(10) on the target) | give them the publisher's types, or be sure that all values fit`,
 	}, checkup.complaints())

@@ -48,6 +48,8 @@ type targetFacts struct {
 	begun []state.Member
 	// known are those of which it is decided what becomes of the rows that the target has.
 	known []state.Member
+	// emptyViews are materialized views that nobody has refreshed since they were made.
+	emptyViews []string
 }
 
 // targetRoom are limits and what is taken of them. A limit of -1 is none.
@@ -92,6 +94,9 @@ func gatherTarget(ctx context.Context, session *targetSession, options apply.Opt
 	}
 	if f.prepared, err = state.ListPrepared(ctx, session.conn, session.preparedPrefix(options.Name)); err != nil {
 		return nil, err
+	}
+	if f.emptyViews, err = materializedViews(ctx, session.conn, "NOT c.relispopulated"); err != nil {
+		return nil, fmt.Errorf("look for materialized views of the target: %w", err)
 	}
 	f.clock, err = askClock(ctx, func(ctx context.Context, sql string) (text string, err error) {
 		err = session.conn.QueryRow(ctx, sql+"::text").Scan(&text)
@@ -211,8 +216,9 @@ func checkState(f *facts) []Finding {
 		return ok("state", "subscription %s is new", f.options.Name)
 	}
 	if !t.subscription.Enabled {
-		report := Report{PausedAt: t.subscription.PausedAt, PauseReason: t.subscription.PauseReason}
-		return warning("state", "`pgapply resume` when it is to go on", "the subscription is %s", report.paused())
+		var report Report
+		report.addPause(t.subscription)
+		return warning("state", report.goOn(), "the subscription is %s", report.paused())
 	}
 	if t.holder != nil && t.runner != nil && t.runner.LastError != "" {
 		return warning("state", t.runner.LastErrorHint, "a runner lives (%s), and its last error is: %s", t.holder, plain.Line(t.runner.LastError))

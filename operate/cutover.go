@@ -161,11 +161,8 @@ type cutover struct {
 	final, progress lsn.LSN
 }
 
-// doneReason begins the reason of the pause that ends a cutover.
-const doneReason = "cut over"
-
 func (c *cutover) run(ctx context.Context) error {
-	if sub := c.subscription; !sub.Enabled && strings.HasPrefix(sub.PauseReason, doneReason) {
+	if sub := c.subscription; sub.CutOver() {
 		c.report.Done = true
 		c.step("done", "this subscription was %s at %s: nothing is left to do", sub.PauseReason, moment(*sub.PausedAt))
 		c.goOn()
@@ -196,7 +193,7 @@ func (c *cutover) check(ctx context.Context) error {
 	var reasons []string
 	for _, finding := range findings {
 		if finding.Level == Failure {
-			reasons = append(reasons, finding.Text)
+			reasons = append(reasons, finding.Subject+": "+finding.Text)
 		}
 	}
 	c.report.Safe, c.report.Reasons = len(reasons) == 0, reasons
@@ -333,7 +330,7 @@ func (c *cutover) finish(ctx context.Context) error {
 	if progress != c.progress {
 		return refused("find and stop who writes, or use --set-read-only, then repeat this", "writes went on on the publisher: a transaction that ended at %s was applied after everything up to %s was", progress, c.final)
 	}
-	switching, err := Pause(ctx, c.options.Endpoints, fmt.Sprintf("%s at %s of the publisher", doneReason, c.final))
+	switching, err := Pause(ctx, c.options.Endpoints, fmt.Sprintf("%s%s of the publisher", state.CutOverAt, c.final))
 	if err != nil {
 		return err
 	}

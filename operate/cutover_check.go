@@ -3,7 +3,6 @@ package operate
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -15,7 +14,7 @@ import (
 // findings are what speaks for and against a cutover now.
 func (c *cutover) findings(ctx context.Context) (list []Finding, err error) {
 	for _, ask := range []func(context.Context) ([]Finding, error){
-		c.askStatus, c.askTables, c.askWriters, c.askReadOnly, c.askTarget, c.askStatistics, c.askSequences, c.askReverse,
+		c.askStatus, c.askTables, c.askWriters, c.askReadOnly, c.askTarget, c.askStatistics, c.askSequences, c.askViews, c.askReverse,
 	} {
 		found, err := ask(ctx)
 		if err != nil {
@@ -211,6 +210,20 @@ func (c *cutover) askStatistics(ctx context.Context) ([]Finding, error) {
 	return failure("statistics", remedy, "%s without statistics on the target: %s", counted(int64(len(names)), "table"), firstOf(names)), nil
 }
 
+// askViews names what no change fills: pg_dump --schema-only leaves materialized views
+// empty, and what was written since is in none of them.
+func (c *cutover) askViews(ctx context.Context) ([]Finding, error) {
+	views, err := materializedViews(ctx, c.target.conn, "true")
+	if err != nil {
+		return nil, apply.TargetError(err)
+	}
+	if len(views) == 0 {
+		return nil, nil
+	}
+	return warning("materialized views", "on the target, once the cutover is done: REFRESH MATERIALIZED VIEW, each of them",
+		"%s on the target, which replication does not refresh: %s", counted(int64(len(views)), "materialized view"), firstOf(views)), nil
+}
+
 // askSequences tries what will be done about them.
 func (c *cutover) askSequences(ctx context.Context) (list []Finding, err error) {
 	if c.options.Sequences == Nothing {
@@ -264,14 +277,11 @@ func (c *cutover) askReverse(ctx context.Context) (list []Finding, err error) {
 	} else if slot != "" {
 		list = append(list, failure("reverse", "stop what uses it, or choose another --reverse-name", "%s", slot)...)
 	}
-	without, err := c.withoutIdentity(ctx)
+	without, err := c.askIdentities(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if len(without) > 0 {
-		list = append(list, failure("reverse", "on the target: ALTER TABLE ... REPLICA IDENTITY USING INDEX or FULL", "%s without a replica identity on the target, whose updates and deletes would fail once they are published: %s",
-			counted(int64(len(without)), "table"), firstOf(without))...)
-	}
+	list = append(list, without...)
 	if len(list) == 0 {
 		list = ok("reverse", "publication and slot %q can be made on the target", c.options.ReverseName)
 	}
@@ -279,24 +289,4 @@ func (c *cutover) askReverse(ctx context.Context) (list []Finding, err error) {
 		list = append(list, warning("reverse", "", "the target is older than 16 and sends what came from the publisher too: the subscription must stay paused while changes go back")...)
 	}
 	return list, nil
-}
-
-// withoutIdentity lists tables that could not be updated once they are published.
-func (c *cutover) withoutIdentity(ctx context.Context) ([]string, error) {
-	rows, err := c.target.conn.Query(ctx, `
-		SELECT pg_catalog.format('%I.%I', n.nspname, c.relname)
-		FROM pgapply.subscription_table t JOIN pg_catalog.pg_namespace n ON n.nspname = t.schema_name
-		JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.table_name
-		WHERE t.subscription = $1 AND c.relreplident IN ('d', 'n')
-			AND NOT (c.relreplident = 'd' AND EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND i.indisvalid))
-		ORDER BY 1`, c.options.Name)
-	if err != nil {
-		return nil, apply.TargetError(err)
-	}
-	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return nil, apply.TargetError(err)
-	}
-	slices.Sort(names)
-	return names, nil
 }

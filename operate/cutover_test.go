@@ -80,6 +80,7 @@ func TestCutoverIsNotSafe(t *testing.T) {
 	}
 	require.Len(t, report.Reasons, 8, reasons)
 	require.Contains(t, report.Text(), "safe now: no\n  because ")
+	require.Contains(t, report.Text(), "  because public.late: it is published, and not part of the subscription\n")
 }
 
 func TestCutoverNeedsARunnerAndRights(t *testing.T) {
@@ -113,6 +114,44 @@ func TestCutoverWarns(t *testing.T) {
 	for _, says := range []string{"not replicated are 1 table of the database: public.alone", "large objects", "whoever confirms", "by --sequences none"} {
 		require.Contains(t, text, says)
 	}
+}
+
+func TestCutoverNamesMaterializedViews(t *testing.T) {
+	b := sharedBed(t)
+	b.streams()
+	pgtest.Exec(t, b.target, `create materialized view "M" as select 1 with no data`, `create materialized view n as select 1`)
+	text := b.safe(nil).Text()
+	require.Contains(t, text, `2 materialized views on the target, which replication does not refresh: public."M", public.n`)
+	require.Contains(t, text, "REFRESH MATERIALIZED VIEW")
+}
+
+// The way back meets the publisher's own publications, in which partitions are by their
+// root and each has an identity of its own.
+func TestCutoverFindsTablesThatThePublisherWouldNotUpdate(t *testing.T) {
+	b := sharedBed(t)
+	store := b.streams()
+	b.both(`create table nokey (a int)`, `create table root (a int) partition by list (a)`, `create table leaf partition of root for values in (1)`)
+	b.both(`create table other (a int)`, `create table mended (a int)`, `create table inserted (a int)`)
+	pgtest.Exec(t, b.source, `alter table mended replica identity full`, `create publication all_of_it for table nokey, root, other, mended with (publish_via_partition_root = true)`,
+		`create publication i for table inserted with (publish = 'insert')`)
+	pgtest.Exec(t, b.target, `alter table nokey replica identity full`, `alter table mended replica identity full`, `alter table root replica identity full`,
+		`alter table leaf replica identity full`, `alter table inserted replica identity full`, `analyze`)
+	var tables []state.Table
+	for _, name := range []string{"nokey", "root", "mended", "inserted"} {
+		tables = append(tables, state.Table{Member: state.Member{Schema: "public", Name: name}, State: state.TableReady})
+	}
+	require.NoError(t, store.RegisterTables(t.Context(), tables))
+	report := b.safe(nil)
+	require.Len(t, report.Reasons, 1, report.Reasons)
+	require.Contains(t, report.Reasons[0], "2 tables without a replica identity on the publisher")
+	require.Contains(t, report.Reasons[0], ": public.leaf, public.nokey")
+	require.Contains(t, report.Text(), "on the publisher and on the target alike: ALTER TABLE")
+
+	pgtest.Exec(t, b.source, `alter table nokey replica identity full`, `alter table leaf replica identity full`)
+	pgtest.Exec(t, b.target, `alter table leaf replica identity default`)
+	report = b.safe(nil)
+	require.Len(t, report.Reasons, 1, report.Reasons)
+	require.Contains(t, report.Reasons[0], "1 table without a replica identity on the target, whose updates and deletes would fail once they are published: public.leaf")
 }
 
 func TestCutoverAsks(t *testing.T) {

@@ -114,7 +114,7 @@ func (s *Skipping) Text() string {
 	}
 	switch {
 	case !s.Report.Enabled:
-		text += fmt.Sprintf("the subscription is %s: `pgapply resume` lets it go on\n", s.Report.paused())
+		text += fmt.Sprintf("the subscription is %s: %s\n", s.Report.paused(), s.Report.goOn())
 	case !s.Report.Runner.Alive:
 		text += "no runner lives: start one with `pgapply run`\n"
 	}

@@ -40,6 +40,8 @@ type Report struct {
 	// AllTables are all of them, where --tables asked for them: see ListTables.
 	AllTables []TableView `json:"all_tables,omitempty"`
 	tables    []state.Table
+	// cutOver: the pause is the end of a cutover.
+	cutOver bool
 	// DeferredIndexes are those that were dropped for a copy and are not made again yet,
 	// as index and table.
 	DeferredIndexes []string `json:"deferred_indexes,omitempty"`
@@ -201,7 +203,7 @@ func newReport(name string, server state.Target, seen observation) *Report {
 		report.OldestPreparedAt = &seen.prepared[0].Since
 	}
 	if sub := seen.subscription; sub != nil {
-		report.Enabled, report.PausedAt, report.PauseReason = sub.Enabled, sub.PausedAt, sub.PauseReason
+		report.addPause(sub)
 		if sub.SkipLSN != 0 {
 			skip := state.Position(sub.SkipLSN)
 			report.SkipLSN = &skip
@@ -216,7 +218,7 @@ func newReport(name string, server state.Target, seen observation) *Report {
 	report.LastError, report.LastErrorHint = Named(report.LastError, name), Named(report.LastErrorHint, name)
 	report.measureLag()
 	if !report.Enabled {
-		report.problem("the subscription is %s: `pgapply resume` lets it go on", report.paused())
+		report.problem("the subscription is %s: %s", report.paused(), report.goOn())
 	}
 	if report.Runner.Alive {
 		report.addStandstill()
@@ -232,8 +234,15 @@ func (r *Report) problem(format string, arguments ...any) {
 	r.Problems = append(r.Problems, Named(fmt.Sprintf(format, arguments...), r.Subscription))
 }
 
+func (r *Report) addPause(sub *state.Subscription) {
+	r.Enabled, r.PausedAt, r.PauseReason, r.cutOver = sub.Enabled, sub.PausedAt, sub.PauseReason, sub.CutOver()
+}
+
 // paused says since when and why.
 func (r *Report) paused() string {
+	if r.cutOver {
+		return r.PauseReason + ", " + moment(*r.PausedAt)
+	}
 	text := "paused"
 	if r.PausedAt != nil {
 		text += " since " + moment(*r.PausedAt)
@@ -242,6 +251,14 @@ func (r *Report) paused() string {
 		text += ": " + r.PauseReason
 	}
 	return text
+}
+
+// goOn says what a pause waits for.
+func (r *Report) goOn() string {
+	if r.cutOver {
+		return "the new server is the one that writes; `pgapply cleanup` when there is no way back any more"
+	}
+	return "`pgapply resume` lets it go on"
 }
 
 // addStandstill says why a runner that lives applies nothing.

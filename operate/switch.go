@@ -40,11 +40,30 @@ func Pause(ctx context.Context, ends Endpoints, reason string) (*Switching, erro
 	})
 }
 
-// Resume lets a paused subscription go on.
-func Resume(ctx context.Context, ends Endpoints) (*Switching, error) {
+// Resume lets a paused subscription go on. One that was cut over goes on only where the
+// operator confirms it; nil does not.
+func Resume(ctx context.Context, ends Endpoints, confirm func(Question) bool) (*Switching, error) {
 	return throw(ctx, ends, state.Streaming, runnerPatience, func(store *state.Store) (bool, error) {
+		sub, err := store.Subscription(ctx)
+		if err != nil {
+			return false, err
+		}
+		if sub != nil && sub.CutOver() {
+			if question := undoCutover(sub); confirm == nil || !confirm(question) {
+				return false, refused("repeat with --yes, if nothing was written to the target since", "subscription %q is %s, and to go on with it is not confirmed", ends.Name, sub.PauseReason)
+			}
+		}
 		return store.Resume(ctx)
 	})
+}
+
+// undoCutover asks about what cannot be taken back.
+func undoCutover(sub *state.Subscription) Question {
+	return Question{
+		Text: fmt.Sprintf("Subscription %q was %s: the target is the one that writes. To go on applies what the publisher wrote since over what was written on the target, and with the way back running, what comes back is applied again.",
+			sub.Name, sub.PauseReason),
+		Word: sub.Name,
+	}
 }
 
 // throw changes the state, and gives a runner that lives the time to reach the phase.
@@ -164,6 +183,8 @@ func (s *Switching) Text() string {
 	switch {
 	case r.Runner.Lock == "" && r.Enabled:
 		text.WriteString("no runner lives: start one with `pgapply run`\n")
+	case r.cutOver:
+		fmt.Fprintf(&text, "%s\n", r.goOn())
 	case r.Runner.Lock == "":
 		text.WriteString("no runner lives; one that is started waits until `pgapply resume`\n")
 	case !r.Runner.Alive:

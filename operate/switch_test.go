@@ -32,7 +32,7 @@ func TestPauseAndResumeWithoutARunner(t *testing.T) {
 	b := sharedBed(t)
 	b.complete()
 	b.ends.Source = "" // the publisher has no say in it
-	s, err := Resume(t.Context(), b.ends)
+	s, err := Resume(t.Context(), b.ends, nil)
 	require.NoError(t, err)
 	require.Equal(t, "subscription \"orders\" was not paused\nno runner lives: start one with `pgapply run --name orders`\n", s.Text())
 
@@ -47,7 +47,7 @@ func TestPauseAndResumeWithoutARunner(t *testing.T) {
 	require.False(t, s.Changed)
 	require.Regexp(t, `^subscription "orders" was paused since 20.*Z: maintenance\n`, s.Text())
 
-	s, err = Resume(t.Context(), b.ends)
+	s, err = Resume(t.Context(), b.ends, nil)
 	require.NoError(t, err)
 	require.Equal(t, "resumed subscription \"orders\"\nno runner lives: start one with `pgapply run --name orders`\n", s.Text())
 	require.Equal(t, "t", pgtest.Query(t, b.target, `select enabled from pgapply.subscription`))
@@ -80,7 +80,7 @@ func TestPauseAndResumeWaitForTheRunner(t *testing.T) {
 	require.Equal(t, "paused subscription \"orders\"\nthe runner, process 4242 on here, applies nothing any more\n", s.Text())
 
 	done = follow(state.Streaming)
-	s, err = Resume(t.Context(), b.ends)
+	s, err = Resume(t.Context(), b.ends, nil)
 	require.NoError(t, err)
 	require.NoError(t, <-done)
 	require.True(t, s.Followed)
@@ -166,9 +166,32 @@ func TestTargetLostWhileTheRunnerFollows(t *testing.T) {
 
 func TestSwitchesOfTheUnknown(t *testing.T) {
 	b := sharedBed(t)
-	_, err := Resume(t.Context(), b.ends)
+	_, err := Resume(t.Context(), b.ends, nil)
 	requireClass(t, err, apply.Refused, `knows no subscription "orders"`, "pgapply run")
 	require.NoError(t, b.store("other").AdoptSlot(t.Context(), b.subscription(), 1))
 	_, err = Pause(t.Context(), b.ends, "")
 	requireClass(t, err, apply.Refused, `knows no subscription "orders", only "other"`, "--name")
+}
+
+// To go on after a cutover undoes it.
+func TestResumeAfterACutoverAsks(t *testing.T) {
+	b := sharedBed(t)
+	store := b.complete()
+	b.ends.Source = ""
+	_, err := store.Pause(t.Context(), "cut over at 0/10 of the publisher")
+	require.NoError(t, err)
+	report, err := ReadStatus(t.Context(), b.ends)
+	require.NoError(t, err)
+	require.Regexp(t, `the subscription is cut over at 0/10 of the publisher, 20\S+: the new server is the one that writes`, report.Text())
+	require.NotContains(t, report.Text(), "pgapply resume")
+
+	_, err = Resume(t.Context(), b.ends, nil)
+	requireClass(t, err, apply.Refused, "cut over at 0/10 of the publisher", "not confirmed", "--yes")
+	require.Equal(t, "f", pgtest.Query(t, b.target, `select enabled from pgapply.subscription`))
+	_, err = Resume(t.Context(), b.ends, func(q Question) bool {
+		require.Contains(t, q.Text, "over what was written on the target")
+		return q.Word == "orders"
+	})
+	require.NoError(t, err)
+	require.Equal(t, "t", pgtest.Query(t, b.target, `select enabled from pgapply.subscription`))
 }

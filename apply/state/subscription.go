@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -32,6 +33,9 @@ const (
 	InOrigins ProgressIn = "origin"
 	InTable   ProgressIn = "table"
 )
+
+// CutOverAt begins the reason of the pause that ends a cutover.
+const CutOverAt = "cut over at "
 
 // Subscription is the row of one subscription.
 type Subscription struct {
@@ -77,6 +81,12 @@ type Subscription struct {
 	LastError, LastErrorHint string
 	LastErrorAt              *time.Time
 	CreatedAt, UpdatedAt     time.Time
+}
+
+// CutOver tells whether the target has taken the publisher's place: it is the one that
+// writes, and what the publisher may still write is not meant to be applied.
+func (s *Subscription) CutOver() bool {
+	return !s.Enabled && strings.HasPrefix(s.PauseReason, CutOverAt)
 }
 
 // Source identifies a publisher.

@@ -156,6 +156,11 @@ func remedy(refusal *pgconn.PgError, position lsn.LSN) string {
 		return "change the constraint on the target, or the rows there that it is about, or " + leaveOut(position)
 	case "42501":
 		return PrivilegeRemedy(refusal)
+	case "55000":
+		// CheckCmdReplicaIdentity (execReplication.c). The hint is the part that is not translated.
+		if strings.Contains(refusal.Hint, "REPLICA IDENTITY") {
+			return "a publication of the target has this table, and it has no replica identity there: on the target, ALTER TABLE ... REPLICA IDENTITY USING INDEX or FULL (in BEGIN READ WRITE where that database is read-only), or take the table out of the target's publications"
+		}
 	case "0A000":
 		// The server would suggest TRUNCATE ... CASCADE, which nobody can add here.
 		if strings.Contains(refusal.Hint, "CASCADE") {

@@ -196,3 +196,13 @@ func TestVerdict(t *testing.T) {
 	require.Equal(t, error(mismatch), verdict(mismatch))
 	require.NoError(t, verdict(nil))
 }
+
+// The server does not say that it is a publication of its own that keeps it from the change.
+func TestRemedyOfWhatTheTargetPublishes(t *testing.T) {
+	refusal := &pgconn.PgError{
+		Code: "55000", Message: `cannot update table "t" because it does not have a replica identity and publishes updates`,
+		Hint: "To enable updating the table, set REPLICA IDENTITY using ALTER TABLE.",
+	}
+	require.Contains(t, remedy(refusal, 0), "a publication of the target has this table")
+	require.Equal(t, "another", remedy(&pgconn.PgError{Code: "55000", Hint: "another"}, 0))
+}

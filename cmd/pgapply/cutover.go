@@ -37,13 +37,7 @@ where it is not safe or not confirmed, 8 where rows differ.`,
 		if options.Source == "" {
 			return usageError(cmd, "no publisher given: set --source or %s", variable("source"))
 		}
-		options.Confirm = func(question operate.Question) bool {
-			if yes {
-				return true
-			}
-			fmt.Fprintln(cmd.ErrOrStderr(), question.Text)
-			return typed(cmd, fmt.Sprintf("Type %q to go on: ", question.Word), question.Word)
-		}
+		options.Confirm = askUnless(cmd, &yes)
 		if !asJSON {
 			options.Tell = func(step operate.Step) { say(cmd.OutOrStdout(), step.String()+"\n") }
 		}
@@ -74,4 +68,15 @@ where it is not safe or not confirmed, 8 where rows differ.`,
 	})
 	v.group("Output", func(flags *pflag.FlagSet) { jsonFlag(flags, &asJSON) })
 	return v.Command
+}
+
+// askUnless asks a person on a terminal, unless yes was said before.
+func askUnless(cmd *cobra.Command, yes *bool) func(operate.Question) bool {
+	return func(question operate.Question) bool {
+		if *yes {
+			return true
+		}
+		fmt.Fprintln(cmd.ErrOrStderr(), question.Text)
+		return typed(cmd, fmt.Sprintf("Type %q to go on: ", question.Word), question.Word)
+	}
 }

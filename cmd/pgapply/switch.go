@@ -35,19 +35,22 @@ the slot needs. A runner that is started later waits as well.`,
 }
 
 func newResume() *cobra.Command {
-	ends := defaultEndpoints()
+	ends, yes := defaultEndpoints(), false
 	v := newVerb(&cobra.Command{
 		Use:   "resume",
 		Short: "Go on after a pause",
 		Long: `Takes back a pause, whether a person or an apply error was the reason, and waits
 until the runner streams again. It starts no runner: where none lives, it says so.
-Exits 6 where the same or another apply error pauses it again meanwhile.`,
+Exits 6 where the same or another apply error pauses it again meanwhile.
+
+A subscription that was cut over is resumed only if nothing was written to the target
+since: on a terminal it asks for the subscription's name; elsewhere it wants --yes.`,
 		Example: `  pgapply resume --target 'postgres://bank@new.example/bank'`,
 	}, func(cmd *cobra.Command) error {
 		if err := targetGiven(cmd, ends.Target); err != nil {
 			return err
 		}
-		result, err := operate.Resume(cmd.Context(), ends)
+		result, err := operate.Resume(cmd.Context(), ends, askUnless(cmd, &yes))
 		if err != nil {
 			return err
 		}
@@ -58,5 +61,8 @@ Exits 6 where the same or another apply error pauses it again meanwhile.`,
 		return nil
 	})
 	v.endpoints(&ends)
+	v.group("What to do", func(flags *pflag.FlagSet) {
+		flags.BoolVar(&yes, "yes", false, "do not ask before a cutover is undone")
+	})
 	return v.Command
 }
