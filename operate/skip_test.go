@@ -45,7 +45,7 @@ func TestSkip(t *testing.T) {
 	_, err := store.Pause(ctx, "maintenance")
 	require.NoError(t, err)
 	require.Contains(t, skip(9), "no failing transaction is known")
-	require.Regexp(t, "the subscription is paused since .*: maintenance: `pgapply resume` lets it go on\n$", skip(9))
+	require.Regexp(t, "the subscription is paused since .*: maintenance: `pgapply resume --name orders` lets it go on\n$", skip(9))
 }
 
 // The position is taken from an error's text.
