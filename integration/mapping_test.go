@@ -136,3 +136,38 @@ func TestSchemaOfPgapplyIsNeverApplied(t *testing.T) {
 	require.Equal(t, before, pgtest.Query(t, l.target, `SELECT name FROM pgapply.subscription`))
 	l.stop()
 }
+
+// TestCascadeLeavesOurStateAlone: a publisher of all tables that is a target itself
+// publishes the state of what it receives. It is no table of anybody else's: neither copied,
+// nor removed first, and what the target has of its own goes on.
+func TestCascadeLeavesOurStateAlone(t *testing.T) {
+	first := newLink(t)
+	first.both(`CREATE TABLE t (id int PRIMARY KEY)`)
+	first.onSource(`CREATE PUBLICATION p FOR ALL TABLES`, `INSERT INTO t VALUES (1)`)
+	copied := func(o *apply.Options) { o.CopyData = true }
+	first.start(copied)
+	first.catchUp()
+
+	// The second one comes from the first one's target, and a bystander shares its own.
+	second := newLink(t)
+	second.source = first.target
+	bystander := newLink(t)
+	bystander.target = second.target
+	bystander.both(`CREATE TABLE u (id int PRIMARY KEY)`)
+	bystander.onSource(`CREATE PUBLICATION p FOR ALL TABLES`)
+	bystander.start(copied)
+	second.onSource(`CREATE PUBLICATION p FOR ALL TABLES`)
+	second.onTarget(`CREATE TABLE t (id int PRIMARY KEY)`, `INSERT INTO t VALUES (7)`)
+	second.start(copied, func(o *apply.Options) { o.IfNotEmpty, o.Confirmed = "truncate", true })
+	second.catchUp()
+	require.Equal(t, "1", second.same(`SELECT * FROM t`))
+	first.onSource(`INSERT INTO t VALUES (2)`)
+	bystander.onSource(`INSERT INTO u VALUES (3)`)
+	first.catchUp()
+	second.catchUp()
+	bystander.catchUp()
+	require.Equal(t, "1\n2", second.same(`SELECT * FROM t ORDER BY id`))
+	require.Equal(t, "3", bystander.same(`SELECT * FROM u`))
+	require.Equal(t, "public.t|r\npublic.u|r", pgtest.Query(t, second.target,
+		`SELECT schema_name || '.' || table_name, state FROM pgapply.subscription_table ORDER BY 1`))
+}

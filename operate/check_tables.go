@@ -161,16 +161,9 @@ func checkTables(f *facts) []Finding {
 // is well.
 func tableQuestions() []func(*facts, *tableFacts) []Finding {
 	return []func(*facts, *tableFacts) []Finding{
-		checkOurSchema, checkColumnLists, checkMismatch, checkCreating, checkTypes, checkIdentityColumns, checkUncomputed, checkUnfilled, checkIdentity, checkPublishedRights, checkRights, checkRowSecurity,
+		checkColumnLists, checkMismatch, checkCreating, checkTypes, checkIdentityColumns, checkUncomputed, checkUnfilled, checkIdentity, checkPublishedRights, checkRights, checkRowSecurity,
 		checkFiring, checkSideEffects, checkForeignTriggers, checkDeferrable, checkEquality, checkUnlogged,
 	}
-}
-
-func checkOurSchema(_ *facts, t *tableFacts) []Finding {
-	if t.Schema != "pgapply" {
-		return nil
-	}
-	return warning(t.name(), "take it out of the publication", "what happens in schema pgapply is never applied")
 }
 
 func checkColumnLists(_ *facts, t *tableFacts) []Finding {
@@ -182,7 +175,7 @@ func checkColumnLists(_ *facts, t *tableFacts) []Finding {
 
 func checkMismatch(f *facts, t *tableFacts) []Finding {
 	switch {
-	case t.Mismatch == nil || t.Schema == "pgapply":
+	case t.Mismatch == nil:
 		return nil
 	case f.creates(t):
 		return nil // it is no misfit

@@ -51,7 +51,7 @@ func (f *facts) gatherCreating(ctx context.Context, conn *pgx.Conn) (err error) 
 
 // creates tells whether --copy-schema makes the table.
 func (f *facts) creates(t *tableFacts) bool {
-	return f.options.CopySchema && t.Schema != "pgapply" && t.Mismatch != nil && t.Mismatch.Missing && !f.begun(t)
+	return f.options.CopySchema && t.Mismatch != nil && t.Mismatch.Missing && !f.begun(t)
 }
 
 func checkCreating(f *facts, t *tableFacts) []Finding {

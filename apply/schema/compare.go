@@ -169,7 +169,7 @@ func Misfits(comparison []Comparison, skipMissing bool) error {
 	var e MisfitError
 	for i := range comparison {
 		misfit := comparison[i].Mismatch
-		if misfit == nil || comparison[i].Schema == "pgapply" || misfit.Missing && skipMissing {
+		if misfit == nil || misfit.Missing && skipMissing {
 			continue
 		}
 		e.Misfits = append(e.Misfits, misfit)

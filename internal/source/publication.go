@@ -49,7 +49,13 @@ func (e *TablesLockedError) Unwrap() error { return e.Err }
 // pg_get_publication_tables opens since 15. Whoever holds it may do so for hours.
 const tableLockTimeout = "1s"
 
-// Tables returns the tables that the publications publish, sorted by name: for
+// stateSchema is where a publisher that is a target itself has the state of what it
+// receives. FOR ALL TABLES publishes it, and it belongs to nobody else: a copy of it over
+// another target's state would be the end of that one's subscriptions.
+const stateSchema = "pgapply"
+
+// Tables returns the tables that the publications publish, but for those of schema pgapply,
+// sorted by name: for
 // a partitioned table its root or its leaves, as publish_via_partition_root
 // says (subscriptioncmds.c, fetch_table_list). It does not wait long for a table
 // that is locked exclusively, but returns a *TablesLockedError.
@@ -58,7 +64,7 @@ func (c *Conn) Tables(ctx context.Context, publications []string) ([]Table, erro
 		return nil, nil
 	}
 	sql := `SELECT DISTINCT schemaname, tablename FROM pg_catalog.pg_publication_tables
-		WHERE pubname IN (` + literals(publications) + `) ORDER BY 1, 2`
+		WHERE pubname IN (` + literals(publications) + `) AND schemaname <> ` + literal(stateSchema) + ` ORDER BY 1, 2`
 	if c.major() >= 16 {
 		// All publications in one call: a leaf that one of them publishes and
 		// whose root another one publishes comes only once.
@@ -66,7 +72,7 @@ func (c *Conn) Tables(ctx context.Context, publications []string) ([]Table, erro
 			JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 			JOIN (SELECT (pg_catalog.pg_get_publication_tables(VARIADIC pg_catalog.array_agg(pubname::pg_catalog.text))).relid
 				FROM pg_catalog.pg_publication WHERE pubname IN (` + literals(publications) + `)) p ON p.relid = c.oid
-			ORDER BY 1, 2`
+			WHERE n.nspname <> ` + literal(stateSchema) + ` ORDER BY 1, 2`
 	}
 	// Both are one transaction, so that the timeout ends with it.
 	rows, err := c.Query(ctx, "SELECT pg_catalog.set_config('lock_timeout', '"+tableLockTimeout+"', true); "+sql)

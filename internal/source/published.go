@@ -92,7 +92,7 @@ func (c *Conn) publishedSQL(publications []string) string {
 				` + since(11, "pg_catalog.bool_or(p.pubtruncate)", "false") + `,
 				` + since(15, "greatest(pg_catalog.count(DISTINCT t.attnames), 1), pg_catalog.max(t.attnames)", "1, NULL::pg_catalog.name[]") + `
 			FROM pg_catalog.pg_publication_tables t JOIN pg_catalog.pg_publication p ON p.pubname = t.pubname
-			WHERE p.pubname IN (` + literals(publications) + `)
+			WHERE p.pubname IN (` + literals(publications) + `) AND t.schemaname <> ` + literal(stateSchema) + `
 			GROUP BY t.schemaname, t.tablename
 		)
 		SELECT p.schemaname, p.tablename, c.relreplident, p.inserts, p.updates, p.deletes, p.truncates, p.lists, a.attname,
