@@ -99,7 +99,15 @@ func logCopy(log *zap.Logger, progress *tablesync.Progress) (ended func()) {
 			}
 		}
 		status := CopyStatus(progress)
-		log.Info("copied tables", zap.Int("done", status.Done), zap.Int("of", status.Tables), zap.Int64("rows", status.Rows),
+		log.Info(copyEnd(status), zap.Int("done", status.Done), zap.Int("of", status.Tables), zap.Int64("rows", status.Rows),
 			zap.Int64("bytes", status.Bytes), zap.Float64("seconds", time.Since(began).Seconds()))
 	}
+}
+
+// copyEnd says how a copy ended.
+func copyEnd(status *state.Copy) string {
+	if status.Done < status.Tables {
+		return "the copy of tables ended before all of them were copied"
+	}
+	return "copied tables"
 }

@@ -396,7 +396,7 @@ func (a *attempt) mayCopy(ctx context.Context, session *target.Session, tables [
 		reasons[member(table)] = fmt.Sprintf(`the target has no table "%s": create it there, or start with --copy-schema`, table)
 	}
 	for _, f := range filled {
-		reasons[member(f.Table)] = fmt.Sprintf("the target's table is not empty, it has about %d rows: empty it, or `pgapply resync` it, which removes them", f.Rows)
+		reasons[member(f.Table)] = fmt.Sprintf("the target's table is not empty, it has %s: empty it, or `pgapply resync` it, which removes them", f.Estimate())
 	}
 	var may []state.Table
 	for _, table := range tables {

@@ -92,7 +92,7 @@ func (a *attempt) refuseRows(ctx context.Context) error {
 	}
 	var names []string
 	for _, f := range filled {
-		names = append(names, fmt.Sprintf("%s (about %d rows)", f.Table, f.Rows))
+		names = append(names, fmt.Sprintf("%s (%s)", f.Table, f.Estimate()))
 	}
 	list := strings.ToValidUTF8(strings.Join(names, ", "), "?")
 	switch {

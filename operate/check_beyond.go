@@ -41,6 +41,10 @@ func (p *publisherFacts) gatherBeyond(ctx context.Context, conn *source.Conn) er
 			return string(bytes), err
 		}
 	}
+	inParts, err := publishedInParts(ctx, conn, name, readable, published)
+	if err != nil {
+		return err
+	}
 	rows, err = conn.Query(ctx, `
 		SELECT `+name+`, c.relkind, c.relpersistence
 		FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -64,11 +68,44 @@ func (p *publisherFacts) gatherBeyond(ctx context.Context, conn *source.Conn) er
 			p.beyond.foreign = append(p.beyond.foreign, name)
 		case persistence == "u":
 			p.beyond.unlogged = append(p.beyond.unlogged, name)
-		case !published[full]:
+		case !published[full] && !inParts[full]:
 			p.beyond.unpublished = append(p.beyond.unpublished, name)
 		}
 	}
 	return nil
+}
+
+// publishedInParts returns the partitioned tables all of whose leaves are published, which is
+// how a publication without publish_via_partition_root has them. name is the SQL for a
+// table's name, and readable reads what it gives.
+func publishedInParts(ctx context.Context, conn *source.Conn, name string, readable func([]byte) (string, error), published map[string]bool) (map[string]bool, error) {
+	rows, err := conn.Query(ctx, `
+		WITH RECURSIVE part AS (
+			SELECT c.oid AS root, `+name+` AS name, c.oid AS leaf
+			FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+			WHERE c.relkind = 'p' AND NOT c.relispartition
+			UNION ALL
+			SELECT part.root, part.name, i.inhrelid FROM part JOIN pg_catalog.pg_inherits i ON i.inhparent = part.leaf)
+		SELECT part.name, `+name+`
+		FROM part JOIN pg_catalog.pg_class c ON c.oid = part.leaf JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+		WHERE c.relkind <> 'p'`)
+	if err != nil {
+		return nil, fmt.Errorf("look for the partitions of the publisher: %w", err)
+	}
+	all := make(map[string]bool)
+	for _, row := range rows {
+		root, err := readable(row[0])
+		if err != nil {
+			return nil, fmt.Errorf("look for the partitions of the publisher: %w", err)
+		}
+		leaf, err := readable(row[1])
+		if err != nil {
+			return nil, fmt.Errorf("look for the partitions of the publisher: %w", err)
+		}
+		before, known := all[root]
+		all[root] = published[leaf] && (before || !known)
+	}
+	return all, nil
 }
 
 // checkBeyond says what has to come to the target in another way.

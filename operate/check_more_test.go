@@ -49,8 +49,12 @@ func TestTypesThatHoldAllOfOthers(t *testing.T) {
 func TestCheckOfTypesAndOfWhatIsNotReplicated(t *testing.T) {
 	b := sharedBed(t)
 	pgtest.Exec(t, b.source, `create table t (a bigint primary key, b varchar(20), c text)`, `create table other (a int)`,
-		`create unlogged table fast (a int)`, `create materialized view sum as select 1`, `select lo_create(0)`, `create publication p for table t`)
-	pgtest.Exec(t, b.target, `create table t (a int primary key, b varchar(10), c text)`,
+		`create unlogged table fast (a int)`, `create materialized view sum as select 1`, `select lo_create(0)`,
+		`create table whole (a int primary key) partition by list (a)`, `create table half (a int) partition by list (a)`,
+		`create table whole_1 partition of whole for values in (1) partition by list (a)`, `create table whole_1_1 partition of whole_1 for values in (1)`,
+		`create table half_1 partition of half (a primary key) for values in (1)`, `create table half_2 partition of half for values in (2)`,
+		`create publication p for table t, whole_1_1, half_1`)
+	pgtest.Exec(t, b.target, `create table t (a int primary key, b varchar(10), c text)`, `create table whole_1_1 (a int primary key)`, `create table half_1 (a int primary key)`,
 		`create materialized view sum as select 1 with no data`, `create materialized view filled as select 1`)
 	checkup := b.check()
 	require.Equal(t, []string{
@@ -59,7 +63,7 @@ func TestCheckOfTypesAndOfWhatIsNotReplicated(t *testing.T) {
 		"warning not replicated: 1 large object: no publication has them | copy them by other means, as with pg_dump --large-objects, when nobody writes to them",
 		`warning public.t: types differ, and a value that does not fit stops the subscription: "a" (bigint, and integer on the target), "b" (character varying(20), and character varying(10) on the target) | give them the publisher's types, or be sure that all values fit`,
 	}, checkup.complaints())
-	require.Contains(t, checkup.Text(), "DDL; sequences, which `pgapply sequences --name orders` copies; 1 table that is not published (public.other); 1 materialized view (public.sum)\n")
+	require.Contains(t, checkup.Text(), "DDL; sequences, which `pgapply sequences --name orders` copies; 2 tables that are not published (public.half, public.other); 1 materialized view (public.sum)\n")
 }
 
 func TestCheckOfHowLongTheSlotIsKept(t *testing.T) {

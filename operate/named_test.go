@@ -10,7 +10,7 @@ import (
 
 func TestNamed(t *testing.T) {
 	for text, want := range map[string]string{
-		"see `pgapply status`":                                                 "see `pgapply status --name crm`",
+		"see `pgapply status`": "see `pgapply status --name crm`",
 		"`pgapply conflicts show 1`, then `pgapply skip --lsn 0/1`":            "`pgapply conflicts show --name crm 1`, then `pgapply skip --name crm --lsn 0/1`",
 		"look at `pgapply conflicts`":                                          "look at `pgapply conflicts --name crm`",
 		"`pgapply status --name other`, `pgapply verify --help` lists it":      "`pgapply status --name other`, `pgapply verify --help` lists it",

@@ -69,19 +69,19 @@ func (o *Overview) Text() string {
 	if len(o.Subscriptions) == 0 {
 		return "the target knows no subscription\n"
 	}
-	rows := [][]string{{"subscription", "runner", "applied", "lag", "tables", "conflicts"}}
+	rows := [][]string{{"subscription", "runner", "applied", "lag", "as of", "tables", "conflicts"}}
 	var attention [][]string
 	for _, r := range o.Subscriptions {
 		applied := r.Slot.Acknowledged
 		if r.Status != nil {
 			applied = max(applied, r.Status.Applied)
 		}
-		rows = append(rows, []string{r.Subscription, r.phase(), applied.String(), r.shortLag(), tablesLine(r.Tables), count(r.Conflicts.Total)})
+		rows = append(rows, []string{r.Subscription, r.phase(), applied.String(), r.shortLag(), r.asOf(), tablesLine(r.Tables), count(r.Conflicts.Total)})
 		for _, problem := range r.Problems {
 			attention = append(attention, []string{"attention", r.Subscription + ":", plain.Line(problem)})
 		}
 	}
-	text := columns(rows, "lllllr")
+	text := columns(rows, "llllllr")
 	if len(attention) > 0 {
 		text += "\n" + columns(attention, "lll")
 	}
@@ -109,6 +109,14 @@ func (r *Report) shortLag() string {
 		return "none"
 	}
 	return size(r.Lag.Bytes) + ", " + seconds(r.Lag.Seconds)
+}
+
+// asOf is how old what the runner knows is; empty where no runner has told anything.
+func (r *Report) asOf() string {
+	if r.Status == nil {
+		return ""
+	}
+	return seconds(r.Runner.HeartbeatAge) + " ago"
 }
 
 // Watch calls draw with what read returns, at once and then every interval, until ctx

@@ -16,6 +16,14 @@ type Filled struct {
 	Rows int64
 }
 
+// Estimate says how many they are, for people.
+func (f *Filled) Estimate() string {
+	if f.Rows == 1 {
+		return "about 1 row"
+	}
+	return fmt.Sprintf("about %d rows", f.Rows)
+}
+
 // checkedAtOnce bounds how many tables one statement looks into.
 const checkedAtOnce = 100
 

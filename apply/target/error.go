@@ -71,10 +71,10 @@ func describe(err error, change bool) string {
 		return err.Error()
 	}
 	text := fmt.Sprintf("%s (SQLSTATE %s)", withoutValues(refusal, change), refusal.Code)
-	if refusal.ConstraintName != "" {
+	if refusal.ConstraintName != "" && !strings.Contains(text, `"`+refusal.ConstraintName+`"`) {
 		text += fmt.Sprintf(", constraint %q", refusal.ConstraintName)
 	}
-	if refusal.ColumnName != "" {
+	if refusal.ColumnName != "" && !strings.Contains(text, `"`+refusal.ColumnName+`"`) {
 		text += fmt.Sprintf(", column %q", refusal.ColumnName)
 	}
 	return text

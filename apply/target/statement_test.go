@@ -122,6 +122,10 @@ func TestErrorsHideValuesOfEveryType(t *testing.T) {
 		refusal := &pgconn.PgError{Severity: "ERROR", Code: c.code, Message: c.message, Detail: "topsecret"}
 		require.Equal(t, c.want+" (SQLSTATE "+c.code+")", describe(refusal, true))
 	}
+	held := &pgconn.PgError{Severity: "ERROR", Code: "23505", Message: `duplicate key value violates unique constraint "t_pkey"`, ConstraintName: "t_pkey"}
+	require.Equal(t, held.Message+" (SQLSTATE 23505)", describe(held, true), "the constraint is named once")
+	held.Message = "eine andere Sprache"
+	require.Contains(t, describe(held, true), `(SQLSTATE 23505), constraint "t_pkey"`)
 	taken := &pgconn.PgError{Code: "42710", Message: `transaction identifier "x" is already in use`}
 	require.Equal(t, taken.Message+" (SQLSTATE 42710)", (&TransactionError{Operation: decoder.TypePrepare, Err: taken}).Error()[len("apply transaction 0, finished at 0/0: "):])
 }

@@ -47,7 +47,7 @@ Exit code 8 says that a table differs.`,
 		return err
 	})
 	v.group("What to do", func(flags *pflag.FlagSet) {
-		flags.DurationVar(&options.Duration, "duration", options.Duration, "how long the clients work")
+		flags.DurationVar(&options.Duration, "duration", options.Duration, "`TIME` for which the clients work")
 		flags.BoolVar(&options.Keep, "keep", false, "leave servers and replication running until Ctrl-C, and print how to connect")
 	})
 	v.group("Logs", log.flags)

@@ -107,6 +107,7 @@ func (v *verb) engineFlags(options *apply.Options) {
 		flags.StringVar(&options.Progress, "progress", options.Progress, "`WHERE` the target keeps how far it is: origin, table, or auto for origins where the role may use them; docs/managed-clouds.md says what a table lacks")
 		flags.BoolVar(&options.FireTriggers, "fire-triggers", options.FireTriggers, "where the role may not set session_replication_role, go on although triggers, rules or foreign keys of the tables fire")
 		flags.StringVar(&options.SynchronousCommit, "synchronous-commit", options.SynchronousCommit, "`VALUE` of synchronous_commit in the apply sessions; off loses nothing")
+		flags.DurationVar(&options.TargetTimeout, "target-timeout", options.TargetTimeout, "`TIME` after which a target is given up that neither answers nor works on what it was asked")
 		flags.IntVar(&options.MaxGroup.Transactions, "max-group-transactions", options.MaxGroup.Transactions, "at most `N` transactions share a target transaction while behind; 1 for none")
 		flags.IntVar(&options.MaxGroup.Rows, "max-group-rows", options.MaxGroup.Rows, "at most `N` rows in such a group")
 		flags.Var(size{&options.MaxGroup.Bytes}, "max-group-bytes", "at most `SIZE` of changes in such a group")
@@ -115,7 +116,6 @@ func (v *verb) engineFlags(options *apply.Options) {
 	})
 	v.group("Conflicts", func(flags *pflag.FlagSet) {
 		flags.Var(policies{&options.OnConflict}, "on-conflict", "`TYPE=POLICY`, or SCHEMA.TABLE:TYPE=POLICY for one table; repeat it for several. The README has the table of both")
-		flags.DurationVar(&options.TargetTimeout, "target-timeout", options.TargetTimeout, "`TIME` after which a target is given up that neither answers nor works on what it was asked")
 		flags.Var(age{&options.ConflictRetention}, "conflict-retention", "how long recorded conflicts are kept, a `TIME` such as 30d or 12h")
 		flags.BoolVar(&options.LogRows, "log-rows", options.LogRows, "show the values of conflicting rows in the log")
 	})

@@ -65,9 +65,9 @@ what was on its way, and writes under a replication origin of the subscription.`
 		flags.StringArrayVar(&options.Tables.Include, "table", nil, "`PATTERN` such as sales.* of tables to compare; repeat it for several (default all)")
 		flags.StringArrayVar(&options.Tables.Exclude, "exclude-table", nil, "`PATTERN` of tables to leave out")
 		flags.Int64Var(&options.Sample, "sample", options.Sample, "compare one in `N` rows, chosen by key; a power of two")
-		flags.IntVar(&options.Jobs, "jobs", options.Jobs, "how many sessions read each server")
+		flags.IntVar(&options.Jobs, "jobs", options.Jobs, "`N` sessions read each server")
 		flags.Int64Var(&options.RowsPerSecond, "max-rows-per-second", 0, "read no more than `N` rows a second of each server (default no limit)")
-		flags.DurationVar(&options.Patience, "settle-timeout", options.Patience, "how long rows that differ may take to settle")
+		flags.DurationVar(&options.Patience, "settle-timeout", options.Patience, "longest `TIME` that rows that differ may take to settle")
 	})
 	v.group("What to do", func(flags *pflag.FlagSet) {
 		flags.StringVar(&options.Repair, "repair", options.Repair, "`ACTION` for differences: print the SQL that repairs them, or apply it (default no)")

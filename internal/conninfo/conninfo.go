@@ -154,7 +154,21 @@ func ConnectError(err error) error {
 
 type flatError struct{ err error }
 
-func (e *flatError) Error() string { return strings.ReplaceAll(e.err.Error(), "\n", "; ") }
+// Error says each thing once. With sslmode=prefer a host is tried with TLS and without: that
+// it refused TLS is of no interest where it says more without.
+func (e *flatError) Error() string {
+	lines := strings.Split(e.err.Error(), "\n")
+	var said []string
+	for i, line := range lines {
+		host, noTLS := strings.CutSuffix(line, "tls error: server refused TLS connection")
+		more := func(other string) bool { return other != line && strings.HasPrefix(other, host) }
+		if slices.Contains(lines[:i], line) || noTLS && slices.ContainsFunc(lines, more) {
+			continue
+		}
+		said = append(said, line)
+	}
+	return strings.Join(said, "; ")
+}
 
 func (e *flatError) Unwrap() error { return e.err }
 

@@ -58,6 +58,18 @@ func TestUnusableConnectionStrings(t *testing.T) {
 	}
 }
 
+func TestConnectErrorSaysEachThingOnce(t *testing.T) {
+	const noTLS = "tls error: server refused TLS connection"
+	for said, want := range map[string]string{
+		"1.1.1.1:5 (h): dial error: refused\n1.1.1.1:5 (h): dial error: refused":      "1.1.1.1:5 (h): dial error: refused",
+		"1.1.1.1:5 (h): " + noTLS + "\n1.1.1.1:5 (h): server error: no such database": "1.1.1.1:5 (h): server error: no such database",
+		"1.1.1.1:5 (h): " + noTLS: "1.1.1.1:5 (h): " + noTLS,
+		"1.1.1.1:5 (h): " + noTLS + "\n1.1.1.2:5 (i): server error: no such role": "1.1.1.1:5 (h): " + noTLS + "; 1.1.1.2:5 (i): server error: no such role",
+	} {
+		require.Equal(t, want, (&flatError{errors.New(said)}).Error())
+	}
+}
+
 func TestConnectErrorIsOneLine(t *testing.T) {
 	config, err := Parse("target", "postgres://u:hunter2@127.0.0.1:1,127.0.0.1:2/d?sslmode=disable", "", nil)
 	require.NoError(t, err)
