@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/jackc/pgx/v5"
 	"go.uber.org/zap"
 
 	"pgapply/apply/catalog"
@@ -214,7 +215,8 @@ func (a *attempt) wantedTables(ctx context.Context) ([]state.Table, error) {
 
 // TableFilter chooses among the published tables by patterns SCHEMA.TABLE, in either
 // part of which * stands for any characters; a pattern without a dot is one for tables
-// of any schema.
+// of any schema. A name may also be quoted, as SQL wants it and `pgapply status --tables`
+// shows it; nothing has another meaning in quotes.
 type TableFilter struct {
 	// Include, unless empty, are the only ones; Exclude are left out all the same.
 	Include, Exclude []string
@@ -231,8 +233,14 @@ func matches(patterns []string, schema, table string) bool {
 		if !qualified {
 			inSchema, name = "*", pattern
 		}
-		return like(inSchema, schema) && like(name, table)
+		return like(inSchema, schema) && like(name, table) || isQuoted(pattern, schema, table)
 	})
+}
+
+// isQuoted tells whether text is the table's name with quotes around one part or both.
+func isQuoted(text, schema, table string) bool {
+	inQuotes, itself := pgx.Identifier{schema}.Sanitize(), pgx.Identifier{table}.Sanitize()
+	return text == itself || text == inQuotes+"."+itself || text == inQuotes+"."+table || text == schema+"."+itself
 }
 
 // like compares a name with a pattern, in which only * has a meaning.

@@ -124,6 +124,13 @@ func (v *verifying) look(ctx context.Context) (err error) {
 	if err != nil {
 		return apply.TargetError(err)
 	}
+	var unknown []string
+	for _, pattern := range v.options.Tables.Include {
+		only := apply.TableFilter{Include: []string{pattern}}
+		if !slices.ContainsFunc(tables, func(table state.Table) bool { return only.Has(table.Schema, table.Name) }) {
+			unknown = append(unknown, pattern)
+		}
+	}
 	chosen := tables[:0]
 	for _, table := range tables {
 		if v.options.Tables.Has(table.Schema, table.Name) {
@@ -137,13 +144,15 @@ func (v *verifying) look(ctx context.Context) (err error) {
 		}
 	}
 	switch {
+	case len(tables) > 0 && len(unknown) > 0:
+		return refused("correct --table: `pgapply status --tables` lists them", "subscription %q has no such table: %s", v.options.Name, quoted(unknown))
 	case len(v.tables) > 0:
 		return nil
 	case len(chosen) > 0:
 		return refused("wait until they are: `pgapply status --tables` lists them", "%s of subscription %q to compare, and none of them is ready",
 			counted(int64(len(chosen)), "table"), v.options.Name)
 	case len(tables) > 0:
-		return refused("correct --table; `pgapply verify` without it compares all of them", "subscription %q has no such table", v.options.Name)
+		return refused("correct --exclude-table; `pgapply verify` without it compares all of them", "--exclude-table leaves out all tables of subscription %q", v.options.Name)
 	}
 	return refused("`pgapply refresh` takes published tables in", "subscription %q has no tables", v.options.Name)
 }

@@ -64,7 +64,8 @@ func TestVerifyRefuses(t *testing.T) {
 		_, err := Verify(t.Context(), options)
 		requireClass(t, err, class, parts...)
 	}
-	refuses(apply.Refused, func(o *VerifyOptions) { o.Tables.Include = []string{"nowhere"} }, "no such table", "--table")
+	refuses(apply.Refused, func(o *VerifyOptions) { o.Tables.Include = []string{"*", "nowhere"} }, `no such table: "nowhere"`, "--table")
+	refuses(apply.Refused, func(o *VerifyOptions) { o.Tables.Exclude = []string{"*"} }, "--exclude-table")
 	refuses(apply.Refused, func(o *VerifyOptions) { o.Tables.Include = []string{"u"} }, "none of them is ready")
 	refuses(apply.Refused, func(o *VerifyOptions) { o.Source = pgtest.Database(t, b.publisher) }, "--source is database")
 	refuses(apply.Refused, func(o *VerifyOptions) { o.Repair = RepairApply }, "not confirmed", "--yes")

@@ -103,7 +103,7 @@ type RecordedConflict struct {
 
 // ConflictFilter picks records. Its zero value picks all of the subscription.
 type ConflictFilter struct {
-	// Table is a table's name, or schema.table.
+	// Table is a table's name, or schema.table, either of which may be quoted as in SQL.
 	Table string
 	Type  string
 	// Since leaves out what was recorded earlier.
@@ -114,7 +114,7 @@ type ConflictFilter struct {
 
 // condition is the WHERE clause of a filter: $1 is the subscription, and the
 // filter's arguments are $2 to $4.
-const condition = ` WHERE subscription = $1 AND ($2 = '' OR relname = $2 OR schemaname || '.' || relname = $2)
+const condition = ` WHERE subscription = $1 AND ($2 IN ('', relname, schemaname || '.' || relname, pg_catalog.quote_ident(relname), pg_catalog.format('%I.%I', schemaname, relname)))
 	AND ($3 = '' OR conflict_type = $3) AND ($4::timestamptz IS NULL OR at >= $4)`
 
 func (f *ConflictFilter) arguments() []any { return []any{f.Table, f.Type, orNil(f.Since)} }

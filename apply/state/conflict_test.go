@@ -156,7 +156,7 @@ func TestConflictsAreFiltered(t *testing.T) {
 	for n, c := range []struct {
 		schema, table string
 		kind          conflict.Type
-	}{{"a", "t", conflict.UpdateMissing}, {"b", "t", conflict.UpdateMissing}, {"a", "u", conflict.UpdateMissing}, {"a", "t", conflict.DeleteMissing}} {
+	}{{"a", "t", conflict.UpdateMissing}, {"B", "t", conflict.UpdateMissing}, {"a", "u", conflict.UpdateMissing}, {"a", "t", conflict.DeleteMissing}} {
 		for _, s := range []*Store{store, other} {
 			_, _, err := s.RecordConflict(ctx, conflict.Conflict{Type: c.kind, Schema: c.schema, Table: c.table, RemoteXID: uint32(n), Resolution: conflict.Skipped})
 			require.NoError(t, err)
@@ -179,7 +179,7 @@ func TestConflictsAreFiltered(t *testing.T) {
 		"310":  {Table: "t"},
 		"30":   {Table: "a.t"},
 		"210":  {Type: "update_missing"},
-		"1":    {Type: "update_missing", Table: "b.t"},
+		"1":    {Type: "update_missing", Table: `"B".t`},
 		"3":    {Since: begin.Add(-time.Hour), Table: "t"},
 		"":     {Table: "T"},
 	} {
