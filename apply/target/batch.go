@@ -478,7 +478,7 @@ func (s *Session) netStatement(b *batch, op operation, columns shape, rows []int
 	s.current, s.ordinal = last.transaction, last.ordinal
 	p := s.prepareNet(b.table, op, columns)
 	token := s.token(op, b.table)
-	token.rows, token.counted, token.counts = len(rows), s.far && op.looks(), b.counts
+	token.rows, token.counted, token.counts = len(rows), p.counted, b.counts
 	b.counts = counts{}
 	return p, token
 }
@@ -493,7 +493,7 @@ func (s *Session) prepareNet(t *table, op operation, columns shape) *prepared {
 		s.drop(t.nets[0])
 		t.nets = append(t.nets[:0], t.nets[1:]...)
 	}
-	p := s.prepareStatement(t, op, netStatement(t.bound, op, columns, s.ours, s.far), name)
+	p := s.prepareStatement(t, op, netStatement(t.bound, op, columns, s.ours, s.far()), name)
 	t.nets = append(t.nets, p)
 	return p
 }

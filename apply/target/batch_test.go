@@ -2,6 +2,7 @@ package target
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"strconv"
 	"strings"
@@ -237,7 +238,10 @@ func openFeed(t *testing.T, uri string) *Session {
 func openFeedAt(t *testing.T, uri string, far bool) *Session {
 	t.Helper()
 	s := openFeed(t, uri)
-	s.far = far
+	s.farAway = math.MaxInt64
+	if far {
+		s.farAway = 0
+	}
 	return s
 }
 
@@ -250,7 +254,7 @@ func eachDistance(t *testing.T, test func(t *testing.T, far bool)) {
 
 // doubts is how a statement that meets too few rows comes out.
 func (f *feed) doubts() error {
-	if f.s.far {
+	if f.s.far() {
 		return errMiscounted
 	}
 	return errOutOfTurn

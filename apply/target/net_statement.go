@@ -28,7 +28,7 @@ type netBuilder struct {
 // looks for rows counts them, if that is asked for.
 func netStatement(bound *catalog.Table, op operation, columns shape, also condition, counts bool) statement {
 	b := netBuilder{builder: builder{table: bound}}
-	if counts = counts && op.looks(); counts {
+	if b.counted = counts && op.looks(); b.counted {
 		b.WriteString(countedRows)
 	}
 	switch op {
@@ -69,7 +69,7 @@ func netStatement(bound *catalog.Table, op operation, columns shape, also condit
 		b.WriteString("SELECT FROM " + reference(bound) + " AS " + rowAlias)
 		b.find(", ", false)
 		b.WriteString(" LIMIT 1")
-		if counts {
+		if b.counted {
 			b.WriteString(expect("0"))
 		}
 		return b.build()
@@ -80,7 +80,7 @@ func netStatement(bound *catalog.Table, op operation, columns shape, also condit
 	if also != nil {
 		also(&b.builder)
 	}
-	if counts {
+	if b.counted {
 		b.WriteString(" RETURNING 1" + expect("pg_catalog.cardinality("+b.arrays[0]+")"))
 	}
 	return b.build()

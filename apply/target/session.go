@@ -20,6 +20,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 
@@ -109,8 +110,9 @@ type Session struct {
 	conn    *pgconn.PgConn
 	pipe    *pgpipe.Pipe[token]
 	log     *zap.Logger
-	// far: a round trip to the target takes long.
-	far bool
+	// trip is the shortest time in which the target has answered, and farAway the one from
+	// which on not to wait for an answer is worth what it costs.
+	trip, farAway time.Duration
 
 	// origin is the name of the acquired origin, empty where transactions are not stamped.
 	origin string
@@ -197,7 +199,7 @@ func Open(ctx context.Context, options Options) (*Session, error) {
 	s := &Session{
 		options: options, conn: conn, log: options.Log,
 		tables: make(map[uint32]*table), questions: make(map[string]*prepared),
-		pipe: pgpipe.New[token](conn),
+		pipe: pgpipe.New[token](conn), trip: math.MaxInt64, farAway: farAway,
 	}
 	defer context.AfterFunc(ctx, s.Close)()
 	if err := s.prepare(); err != nil {
@@ -238,19 +240,13 @@ func (s *Session) prepare() error {
 	for name, sql := range statements {
 		s.pipe.Prepare(token{}, name, sql, nil)
 	}
-	if err := s.finish(); err != nil {
-		return err
-	}
-	began := time.Now()
-	err := s.finish()
-	trip := time.Since(began)
-	s.far = trip > farAway
-	s.log.Debug("a round trip to the target", zap.Duration("takes", trip), zap.Bool("far_away", s.far))
-	return err
+	return s.finish()
 }
 
-// farAway is the round trip from which on not to wait for one is worth what it costs.
+// farAway is that of every session.
 const farAway = 5 * time.Millisecond
+
+func (s *Session) far() bool { return s.trip > s.farAway }
 
 // Encoding is the target database's encoding, in which values must arrive.
 func (s *Session) Encoding() string { return s.conn.ParameterStatus("server_encoding") }
@@ -278,7 +274,9 @@ func (s *Session) Query(sql string, parameters ...string) ([][][]byte, error) {
 // finish ends a unit of work and reads everything up to there.
 func (s *Session) finish() error {
 	s.sync()
-	return s.drain(0)
+	err := s.drain(0)
+	s.trip = min(s.trip, time.Since(s.synced))
+	return err
 }
 
 func (s *Session) sync() {

@@ -32,6 +32,8 @@ type statement struct {
 	// tuple that rows are searched by. Behind them come those that are given with
 	// each execution.
 	parameters []parameter
+	// counted: it fails unless it meets as many rows as it should.
+	counted bool
 }
 
 type parameter struct {
