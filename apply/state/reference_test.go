@@ -94,7 +94,7 @@ func meanings() map[string]string {
 		"conflict.remote_origin":     "from where the publisher had it, if it was replicated there",
 		"conflict.replica_identity":  "by what the row was searched",
 		"conflict.remote_tuple":      "the publisher's row",
-		"conflict.local_conflicts":   "the rows that were met: `xid`, `commit_ts`, `origin`, `key`, `tuple`",
+		"conflict.local_conflicts":   "the rows that were met: `xid`, `commit_ts`, `origin`, `index`, `key` (by the names of the index's columns, or the text of its expressions), `tuple`",
 		"conflict.operation":         "the change: `INSERT`, `UPDATE`, `DELETE`, `TRUNCATE`",
 		"conflict.policy":            "what was to be done",
 		"conflict.resolution":        "what was done: `applied`, `skipped`, `kept`, `failed`, `skipped_transaction`",
