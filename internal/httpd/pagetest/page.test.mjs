@@ -150,7 +150,7 @@ describe('the page', { concurrency: 3 }, () => {
 
   test('a conflict shows the rows, what differs, and the remedy', async (t) => {
     const { page } = await visit(t, 'conflict');
-    assert.match(await text(page, '#problems'), /customers_email_key[^]*What to do: see pgapply conflicts show 118/);
+    assert.match(await text(page, '#problems'), /customers_email_key[^]*What to do: see pgapply conflicts show --name orders 118/);
     const conflict = page.locator('#conflicts details').first();
     assert.match(await conflict.locator('summary').innerText(), /insert_exists\s*public\.customers\s*▲ failed, waits/);
     await conflict.locator('summary').click();
