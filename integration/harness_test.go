@@ -75,8 +75,8 @@ const farAway = 6 * time.Millisecond
 // eachMode runs a test once for each mode.
 func eachMode(t *testing.T, test func(t *testing.T, l *link)) {
 	for _, m := range []mode{
-		{name: "live"},
-		{name: "backlog", backlog: true},
+		{name: "live", change: func(*apply.Options) {}},
+		{name: "backlog", backlog: true, change: func(*apply.Options) {}},
 		{name: "binary from far away", backlog: true, far: true, change: func(o *apply.Options) { o.Binary = true }},
 	} {
 		t.Run(m.name, func(t *testing.T) {
