@@ -213,7 +213,7 @@ func (s *Store) EndHolder(ctx context.Context, pid int) (bool, error) {
 	return len(ended) > 0, err
 }
 
-// holders lists who holds the lock, oldest session first. s.mu is held.
+// holders lists who holds the lock, in the order of their names. s.mu is held.
 func (s *Store) holders(ctx context.Context, key LockKey) ([]Holder, error) {
 	result, err := s.mu.conn.Query(ctx, `
 		SELECT l.pid, coalesce(a.application_name, ''), coalesce(pg_catalog.host(a.client_addr), ''), a.backend_start
@@ -221,7 +221,7 @@ func (s *Store) holders(ctx context.Context, key LockKey) ([]Holder, error) {
 		WHERE l.locktype = 'advisory' AND l.objsubid = 2 AND l.granted
 		  AND l.classid = $1::int8::oid AND l.objid = $2::int8::oid
 		  AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())
-		ORDER BY a.backend_start, l.pid`, int64(uint32(key.Class)), int64(uint32(key.Object)))
+		ORDER BY a.application_name, a.backend_start, l.pid`, int64(uint32(key.Class)), int64(uint32(key.Object)))
 	if err != nil {
 		return nil, s.failed(ctx, "look for the holder of a lock", err)
 	}
