@@ -107,11 +107,13 @@ func TestGather(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := New(Options{Limits: Limits{Transactions: c.most, Rows: 100, Bytes: 1 << 20, Age: time.Second}})
 				began := time.Now()
+				steps := time.NewTicker(step)
+				defer steps.Stop()
 				var reader sync.WaitGroup
 				defer reader.Wait()
 				reader.Go(func() {
 					for _, e := range c.events {
-						time.Sleep(step)
+						<-steps.C
 						s.events <- e
 						s.tellEnough(e)
 					}
